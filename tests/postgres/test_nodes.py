@@ -47,3 +47,33 @@ def test_a_repeated_request_hears_202_only_once_a_standby_has_the_promise(
             database.configure(synchronous_standby_names="")
             assert (again.result().status_code, again.result().json()["id"]) == (202, first.json()["id"])
             waiting.go()
+
+
+def test_an_outcome_and_events_are_shown_only_once_a_standby_has_them(
+    tmp_path: Path, make_server: Callable[..., Server]
+) -> None:
+    """A commit whose wait for a standby was cancelled can be read, and a failover could still take it back."""
+    database = make_server()
+    with start(tmp_path, "--store", database.url()) as server, using(server.url) as api, httpx2.Client() as client:
+        id = api.create()
+        turn = api.run(id, steps(), prefer="respond-async").json()["id"]
+        place = f"{server.url}/api/conversations/{id}"
+
+        def outcome() -> str:
+            answer: str = client.get(f"{place}/turns/{turn}", timeout=PATIENCE).json()["outcome"]
+            return answer
+
+        def first_event() -> str:
+            with client.stream("GET", f"{place}/events/stream", params={"after": "0"}, timeout=PATIENCE) as stream:
+                return next(line for line in stream.iter_lines() if line.startswith("id:"))
+
+        while outcome() == "running":
+            pass
+        for ask, answer in ((outcome, "committed"), (first_event, "id:")):
+            database.configure(synchronous_standby_names="absent")
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(ask)
+                database.wait_for_sessions("SyncRep")
+                assert not asking.done()
+                database.configure(synchronous_standby_names="")
+                assert asking.result().startswith(answer)

@@ -297,6 +297,7 @@ class Capabilities(Struct, frozen=True):
     durable: bool  # survives its process
     shared: bool  # several processes may use it at once
     notify: bool  # tells other processes of commits by itself
+    replicated: bool = False  # it may have standbys, so what can be read may still be lost until `Store.settle` says no
 
 
 class StoreLimits(Struct, frozen=True):

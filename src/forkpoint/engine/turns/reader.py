@@ -30,6 +30,10 @@ class TurnReader:
             raise NotFound("turn", turn)  # a note is not a turn
         if record.conversation != id and record.outcome != "committed":
             raise NoSuchTurn(id, "read", f"turn {turn} is another conversation's")
+        if record.accepted and record.has_result:
+            await self._store.settle(
+                turn
+            )  # whoever was promised it hears the outcome here first, so it must be certain
         part = await self._part(id, record)
         return await (read_turn(self._store, record.id) if part is None else self._read_part(id, part))
 

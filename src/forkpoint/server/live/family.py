@@ -26,7 +26,7 @@ from forkpoint.events import Event, Position
 from forkpoint.history.paths import Path, common_ancestor
 from forkpoint.server.api.public import public_event
 from forkpoint.server.live.feed import Encoded, encode
-from forkpoint.server.live.follower import Following, StreamReader
+from forkpoint.server.live.follower import Following, StreamReader, confirm
 from forkpoint.server.live.stream import frame
 from forkpoint.server.live.watch import Watching, members_of
 from forkpoint.store import StoredConversation
@@ -164,6 +164,7 @@ class FamilyFollower(Following):
                 events = await self._store.events(record.id, at=head, after=after, limit=self._page)
             except NotFound:
                 raise _Moved from None
+            await confirm(self._store, events)
             page = self._page_of(record.id, events)
             after = events[-1].id.ordinal
             self._have(record.id, path.upto(after))

@@ -196,6 +196,7 @@ class Follower(Following):
             except NotFound:
                 path = None  # it was rewound meanwhile, or it is gone, which reading its path says
                 continue
+            await confirm(self._store, events)
             page = b"".join(map(event_frame, events))
             self._cursor = events[-1].id
             self._has(events, len(page))
@@ -215,6 +216,12 @@ class Follower(Following):
             if cursor in theirs:  # a rewind sets the events that it leaves aside as a branch
                 return common_ancestor(theirs.upto(cursor.ordinal), path)
         return None  # no branch has the position any more: the reader gets everything from the beginning
+
+
+async def confirm(store: Store, events: Sequence[Event]) -> None:
+    """Returns when a reader may be shown events: no failover can take them back any more."""
+    if store.capabilities.replicated and events:
+        await store.settle(events[-1].turn)
 
 
 def _rewound(at: Position | None) -> bytes:
