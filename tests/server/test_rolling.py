@@ -4,7 +4,6 @@ twice, and a server that stops hands over what it has not finished."""
 import signal
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -14,14 +13,20 @@ from urllib.parse import urlsplit
 import pytest
 from tests.server.support.doing import Gate, logged, start, steps
 from tests.server.support.retrying import RetryingClient
-from tests.server.support.serving import ServerProcess, free_port
+from tests.server.support.serving import free_port
 from tests.server.support.turning import PATIENCE, using
 
 PACE = 0.1
 """How much of the time that a server or a backoff asks for these clients wait."""
 
 
-def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The address of a store, in each kind of database."""
+    return "sqlite:///server.db" if request.param == "sqlite" else str(request.getfixturevalue("postgres"))
+
+
+def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(tmp_path: Path, store: str) -> None:
     over = threading.Event()
 
     def work(name: str, urls: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -40,14 +45,14 @@ def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(t
 
     ports = [free_port() for _ in range(3)]
     with ExitStack() as running, ThreadPoolExecutor(5) as pool:
-        nodes = [running.enter_context(start(tmp_path, "--port", str(port))) for port in ports]
+        nodes = [running.enter_context(start(tmp_path, "--store", store, "--port", str(port))) for port in ports]
         urls = [node.url for node in nodes]
         working = [pool.submit(work, f"w{n}", urls[n % 3 :] + urls[: n % 3]) for n in range(5)]
         try:
             for port, old in zip(ports, tuple(nodes), strict=True):
                 old.process.send_signal(signal.SIGTERM)
                 assert old.process.wait(PATIENCE) == 0, old.log.read_text()
-                nodes.append(running.enter_context(start(tmp_path, "--port", str(port))))
+                nodes.append(running.enter_context(start(tmp_path, "--store", store, "--port", str(port))))
         finally:
             over.set()
         found = [one.result() for one in working]
@@ -64,11 +69,9 @@ def test_rolling_three_servers_under_load_fails_no_request_and_doubles_no_turn(t
             assert "Traceback" not in node.log.read_text()
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_what_a_stopping_server_has_not_finished_goes_on_elsewhere_with_the_same_request(
-    tmp_path: Path, database: str, request: pytest.FixtureRequest
+    tmp_path: Path, store: str
 ) -> None:
-    store = "sqlite:///server.db" if database == "sqlite" else str(request.getfixturevalue("postgres"))
     gate, message = Gate(tmp_path), steps([["note", {"line": "once"}]], "hang")
     with (
         start(tmp_path, "--store", store, "--drain", "0") as one,
@@ -102,7 +105,7 @@ def test_a_request_that_was_half_there_when_the_server_stopped_is_answered(tmp_p
             late.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
             server.process.send_signal(signal.SIGTERM)
             held.go()
-            _until_logged(server, "Waiting for connections to close")
+            server.until_logged("Waiting for connections to close")
             late.sendall(b"alhost\r\n\r\n")
             answer = late.makefile("rb").read()  # to its end: the server closes the connection
         assert answer.startswith(b"HTTP/1.1 200")
@@ -112,10 +115,3 @@ def test_a_request_that_was_half_there_when_the_server_stopped_is_answered(tmp_p
 
 def _connected(url: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=PATIENCE)
-
-
-def _until_logged(server: ServerProcess, line: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while line not in server.log.read_text():
-        assert time.monotonic() < deadline, f"the server never said: {line}"
-        time.sleep(0.005)
