@@ -19,7 +19,7 @@ from forkpoint.errors import (
     fields_of,
 )
 from forkpoint.events import AnyBody, NewEvent, StagedEvent, ToolCall, ToolResult, Usage, seal
-from forkpoint.server.wires.chat.errors import document, refusal, should_retry
+from forkpoint.server.wires.errors import document, refusal, should_retry
 from forkpoint.store.values import TurnError
 
 SECRET = "sk-" + "verysecret" * 3

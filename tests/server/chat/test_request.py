@@ -25,7 +25,8 @@ from forkpoint.events import (
 from forkpoint.history.wholeness import check_whole
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import ToolSchema
-from forkpoint.server.wires.chat.request import CompletionRequest, digest_of, read_request
+from forkpoint.server.wires.body import digest_of
+from forkpoint.server.wires.chat.request import CompletionRequest, read_request
 from forkpoint.wire.chat_messages import ClientMessage
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]

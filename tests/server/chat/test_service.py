@@ -6,7 +6,7 @@ from forkpoint.agent import Agent
 from forkpoint.errors import NotFound
 from forkpoint.llm.model import LLM
 from forkpoint.server.agents.catalog import Catalog
-from forkpoint.server.wires.chat.service import ModelNames
+from forkpoint.server.wires.answerers import ModelNames
 
 AWAY = "http://127.0.0.1:9/v1"
 

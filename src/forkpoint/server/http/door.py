@@ -32,13 +32,13 @@ from forkpoint.server.live.feed import encode
 from forkpoint.server.live.runs import Turns
 from forkpoint.server.live.stream import PARKED
 from forkpoint.server.services import Services
-from forkpoint.server.wires.chat import errors as chat_errors
+from forkpoint.server.wires import errors as wire_errors
 from forkpoint.store import DEFAULT_TENANT
 from forkpoint.wire.problems import INTERNAL, hides
 
 _log = logging.getLogger("forkpoint.server")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_CHAT = "/v1"  # what OpenAI's clients call
+_WIRES = "/v1"  # what OpenAI's clients call
 IMPORT = "/api/import"
 """The one call whose body is a file."""
 _OPEN = {"/health", "/ready", "/metrics", "/openapi.json"}  # for everybody
@@ -155,8 +155,8 @@ def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int,
 
     Here it is decided, for all of them, in which envelope: those who call /v1 read OpenAI's.
     """
-    if path == _CHAT or path.startswith(f"{_CHAT}/"):
-        return chat_errors.refusal(error, request_id)
+    if path == _WIRES or path.startswith(f"{_WIRES}/"):
+        return wire_errors.refusal(error, request_id)
     status = status_of(error)
     headers = {"Content-Type": "application/json"}
     if (wait := retry_after(error)) is not None and status in {429, 503}:

@@ -17,9 +17,9 @@ from forkpoint.server.http.door import GONE
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import EventStream, until_gone
 from forkpoint.server.wires.chat.answer import Chunks, FinishedAnswer, completion, finish_of, handed, visible
-from forkpoint.server.wires.chat.errors import refusal
 from forkpoint.server.wires.chat.stream import FIRST
 from forkpoint.server.wires.chat.turn import ChatTurn
+from forkpoint.server.wires.errors import refusal
 from forkpoint.server.wires.identity import BRANCH, IGNORED, STATUS, TURN
 
 

@@ -5,7 +5,6 @@ and never repeats the value that stood there. Values that change nothing always 
 the answer and cannot be done is refused by name.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
@@ -15,18 +14,25 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
 from forkpoint.agent.output import OutputSchema
-from forkpoint.errors import BadAgent, BadRequest, BadSetting, BadTool, ForkpointError, Invalid
-from forkpoint.events import JsonText
+from forkpoint.errors import BadAgent, BadSetting, BadTool, ForkpointError, Invalid
 from forkpoint.llm.catalog import BOUNDS
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
-from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP, UNREADABLE, fault_of
+from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP
+from forkpoint.server.wires.body import (
+    LONGEST_MODEL_NAME,
+    MISSING,
+    check_model,
+    complaint,
+    fields_of,
+    is_null,
+    shown_names,
+    text_of,
+)
 from forkpoint.wire.chat_messages import ClientMessage, NonEmpty, Sent, SentMessage, read_messages
 
 MOST_TOOLS = 512
 """Tools that a client may bring along. Providers take fewer."""
-
-_LONGEST_NAME = 256  # of a model: the answer says it again
 
 ToolName: TypeAlias = Annotated[str, Meta(extra_json_schema={"pattern": "^[A-Za-z0-9_-]{1,64}$"})]
 Schema: TypeAlias = Annotated[  # the exact text that was sent
@@ -109,7 +115,7 @@ class ChatRequest(Sent, frozen=True):
     model: Annotated[
         str,
         Meta(
-            extra_json_schema={"minLength": 1, "maxLength": _LONGEST_NAME, "pattern": r"\S"},
+            extra_json_schema={"minLength": 1, "maxLength": LONGEST_MODEL_NAME, "pattern": r"\S"},
             description="One that /v1/models lists.",
         ),
     ]
@@ -207,9 +213,9 @@ def read_request(body: bytes, *, strict: bool, max_messages: int = 10_000) -> Co
     be done here, and `TooLarge` for too many messages. None of them repeats what stood in the body, except the
     names of fields.
     """
-    fields = {name: value for name, value in _fields_of(body).items() if not _is_null(value)}
+    fields = {name: value for name, value in fields_of(body).items() if not is_null(value)}
     sent = _decoded(fields)
-    ignored = _shown([name for name in fields if name not in _DECODERS])
+    ignored = shown_names([name for name in fields if name not in _DECODERS])
     tools = _tools(sent)
     request = CompletionRequest(
         model=sent.model,
@@ -233,11 +239,6 @@ def read_request(body: bytes, *, strict: bool, max_messages: int = 10_000) -> Co
     return request
 
 
-def digest_of(body: bytes) -> bytes:
-    """A digest that tells one body from another: two bodies with the same digest ask for the same."""
-    return hashlib.sha256(body).digest()
-
-
 def _tools(sent: ChatRequest) -> tuple[ToolSchema, ...]:
     """The client's own tools, in its order."""
     tools: dict[str, ToolSchema] = {}
@@ -245,7 +246,7 @@ def _tools(sent: ChatRequest) -> tuple[ToolSchema, ...]:
     for index, tool in enumerate(sent.tools or ()):
         function, place = tool.function, f"tools[{index}].function"
         _check_name(function.name, place)
-        text = _text_of(function.parameters, f"{place}.parameters")
+        text = text_of(function.parameters, f"{place}.parameters")
         try:
             made = ToolSchema(
                 function.name,
@@ -279,7 +280,7 @@ def _options(sent: ChatRequest, tools: tuple[ToolSchema, ...], fields: dict[str,
             stop=tuple(text for text in stop if text),
             presence_penalty=sent.presence_penalty,
             frequency_penalty=sent.frequency_penalty,
-            logit_bias=_text_of(fields["logit_bias"], "logit_bias") if sent.logit_bias else None,
+            logit_bias=text_of(fields["logit_bias"], "logit_bias") if sent.logit_bias else None,
             verbosity=sent.verbosity,
             service_tier=sent.service_tier if sent.service_tier not in {"", "auto", "default"} else None,
         )
@@ -317,7 +318,7 @@ def _output(sent: ChatRequest) -> OutputSchema | None:
             place = "response_format.json_schema"
             _check_name(form.name, place)
             try:
-                return OutputSchema(form.name, _text_of(form.schema, f"{place}.schema") or _ANY_OBJECT)
+                return OutputSchema(form.name, text_of(form.schema, f"{place}.schema") or _ANY_OBJECT)
             except BadAgent as error:
                 raise Invalid(f"{place}.schema", error.why) from None
 
@@ -327,7 +328,7 @@ _ANY_OBJECT = '{"type":"object"}'
 
 def _check_name(name: str, place: str) -> None:
     if not PLAIN_NAME.fullmatch(name):
-        why = "it takes 1 to 64 of the characters A-Z a-z 0-9 _ -" if name else _MISSING
+        why = "it takes 1 to 64 of the characters A-Z a-z 0-9 _ -" if name else MISSING
         raise Invalid(f"{place}.name", why)
 
 
@@ -338,24 +339,10 @@ def _check_count(tools: int) -> None:
 
 # From bytes to fields.
 
-_MISSING = "it is missing"
 _DECODERS: dict[str, Callable[[Raw], Any]] = {
     field.name: Decoder(field.type).decode for field in msgspec.structs.fields(ChatRequest)
 }
-_SHOWN = 20  # how many fields that nobody knows are named
-_LONGEST = 64  # and how much of a name
-_UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.\-]")  # names go into a header, where a line break would be another header
-_decode = Decoder(dict[str, Raw]).decode
 _count = Decoder(list[Raw]).decode
-
-
-def _fields_of(body: bytes) -> dict[str, Raw]:
-    try:
-        return _decode(body)
-    except msgspec.ValidationError:
-        raise BadRequest("its body is JSON, but not an object") from None
-    except UNREADABLE as error:
-        raise fault_of(body, error) from None
 
 
 def _decoded(fields: dict[str, Raw]) -> ChatRequest:
@@ -373,58 +360,20 @@ def _decoded(fields: dict[str, Raw]) -> ChatRequest:
             except RecursionError:
                 raise Invalid(name, TOO_DEEP) from None
         if name == "model":
-            _check_model(values["model"])
+            check_model(values["model"])
     if values.get("logprobs"):
         raise Invalid.unsupported("logprobs", _IMPOSSIBLE["logprobs"])
     return ChatRequest(**values)
 
 
-def _check_model(model: str) -> None:
-    if not model.strip():
-        raise Invalid("model", "it is missing; GET /v1/models lists those that there are")
-    if len(model) > _LONGEST_NAME:
-        raise Invalid("model", f"no name has more than {_LONGEST_NAME} characters")
-
-
-def _is_null(raw: Raw) -> bool:
-    return bytes(memoryview(raw)[:5]) == b"null"
-
-
-def _text_of(raw: Raw, place: str) -> JsonText | None:
-    """The exact text of a value, or None if it is null. Raises `Invalid` if it is not valid Unicode."""
-    try:
-        return None if _is_null(raw) else bytes(raw).decode()
-    except UnicodeDecodeError:
-        raise Invalid(place, NO_TEXT) from None
-
-
-def _shown(names: list[str]) -> tuple[str, ...]:
-    """Names of fields, fit for a header. Not all of them, if they are very many."""
-    shown = [_UNPRINTABLE.sub("?", name[:_LONGEST]) or "?" for name in names[:_SHOWN]]
-    return (*shown, "...") if len(names) > _SHOWN else tuple(shown)
-
-
-# Why a field was refused. msgspec names the place and the form that it expected; it also repeats the value.
-
-_AT = re.compile(r"(.*) - at `\$([^`]*)`", re.DOTALL)
-_VALUE = re.compile(r"Invalid (?:enum )?value '?(.*?)'?", re.DOTALL)
-_ABSENT = re.compile(r"Object missing required field `(\w+)`")
 _TYPED = {"n", "top_logprobs", "logprobs", "modalities"}  # impossible ones that can also be of a wrong type
 
 
 def _refused(name: str, said: str) -> ForkpointError:
-    found = _AT.fullmatch(said)
-    why, place = (found[1], f"{name}{found[2]}") if found else (said.partition(" - at `key` in ")[0], name)
-    value = found[1] if (found := _VALUE.fullmatch(why)) else None
+    why, place, value = complaint(name, said)
     if name in _IMPOSSIBLE and not (name in _TYPED and ", got `" in why):
         return Invalid.unsupported(name, _IMPOSSIBLE[name])
-    if (absent := _ABSENT.fullmatch(why)) is not None:
-        place, why = f"{place}.{absent[1]}", _MISSING
-    elif place != name and place[-1] != "]" and why.endswith(("got `null`", "of length >= 1")):
-        why = _MISSING
-    elif value is not None:
-        why = "its value is not one of those that are possible"
-    return _in_our_words(place, value, why.replace(" | null", "") if place == name else why)
+    return _in_our_words(place, value, why)
 
 
 def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
@@ -432,7 +381,7 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
     match re.sub(r"\[\d+\]", "[]", place), value:
         case "messages[].role", "function":
             return Invalid.unsupported(place, "the role function is deprecated; send the result with the role tool")
-        case "messages[].role", _ if why != _MISSING:
+        case "messages[].role", _ if why != MISSING:
             why = "it must be system, developer, user, assistant or tool"
         case "messages[].content[].type", "input_audio":
             return Invalid.unsupported(place.removesuffix("type") + value, "sound cannot be heard here")
@@ -440,9 +389,9 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
             return Invalid.unsupported(place.removesuffix("type") + value, "films cannot be seen here")
         case "messages[].content[].type", "text" | "refusal" | "image_url" | "file":
             why = f"a message with this role takes no part of the type {value}"
-        case "messages[].content[].type", _ if why != _MISSING:
+        case "messages[].content[].type", _ if why != MISSING:
             why = "only text, image_url and file are known"
-        case "messages[].content[].image_url", _ if why == _MISSING:
+        case "messages[].content[].image_url", _ if why == MISSING:
             place += ".url"
         case "messages[].content[].file.file_id", _:
             return Invalid.unsupported(place, "no files are kept here; send the file itself as file_data")
@@ -450,7 +399,7 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
             return Invalid.unsupported(place, "it is deprecated; send the call in tool_calls")
         case "messages[].audio", _:
             return Invalid.unsupported(place, "sound is not kept here; send its words as content")
-        case "messages[].tool_call_id", _ if why == _MISSING:
+        case "messages[].tool_call_id", _ if why == MISSING:
             why += "; name the call that this is the result of"
         case "messages[].tool_calls[].type", str():
             return Invalid.unsupported(place.removesuffix(".type"), "only calls of functions are known")
@@ -458,14 +407,14 @@ def _in_our_words(place: str, value: str | None, why: str) -> ForkpointError:
             named = f" {value}" if PLAIN_NAME.fullmatch(value) else ""
             return Invalid.unsupported(place + named, "only tools of the type function are known")
         case "tools[].function" | "messages[].tool_calls[].function" | "response_format.json_schema", _:
-            place += ".name" if why == _MISSING else ""
+            place += ".name" if why == MISSING else ""
         case "tool_choice", str():
             why = "it must be none, auto, required, or name a function"
         case "tool_choice.type", "allowed_tools" | "custom":
             return Invalid.unsupported(
                 f"tool_choice.{value}", "name one function, or send only the tools that are allowed"
             )
-        case "tool_choice.type" | "tool_choice.function" | "tool_choice.function.name", _ if value or why == _MISSING:
+        case "tool_choice.type" | "tool_choice.function" | "tool_choice.function.name", _ if value or why == MISSING:
             place, why = "tool_choice", 'it must be of the form {"type": "function", "function": {"name": ...}}'
         case "response_format.type", _:
             why = "it must be text, json_object or json_schema"

@@ -18,7 +18,7 @@ from forkpoint.server.wires.chat.answer import (
     handed,
     visible,
 )
-from forkpoint.server.wires.chat.errors import document
+from forkpoint.server.wires.errors import document
 from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
 
 FIRST = 5.0

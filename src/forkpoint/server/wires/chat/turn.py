@@ -40,14 +40,15 @@ from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.http.call import JSON, ApiCall
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.runs import Act
+from forkpoint.server.wires.answerers import Wish
+from forkpoint.server.wires.body import digest_of
 from forkpoint.server.wires.chat.answer import handed, visible
-from forkpoint.server.wires.chat.errors import should_retry
 from forkpoint.server.wires.chat.memory import Aside, Entry, Key
 from forkpoint.server.wires.chat.messages import as_asked, kept, outline_of, read_list
-from forkpoint.server.wires.chat.request import digest_of, read_request
-from forkpoint.server.wires.chat.service import Wish
+from forkpoint.server.wires.chat.request import read_request
 from forkpoint.server.wires.chat.side_rules import SideRule
 from forkpoint.server.wires.chat.stream import ChunkStream
+from forkpoint.server.wires.errors import should_retry
 from forkpoint.server.wires.identity import RETRIES, Identity, read_identity
 from forkpoint.store import StoredConversation, StoredTurn
 from forkpoint.updates import TurnStarted

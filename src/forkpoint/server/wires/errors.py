@@ -3,6 +3,7 @@
 `wire.problems` decides for all calls what a client may read of an error; this module writes it as OpenAI's clients
 expect it. They retry by themselves, some statuses more eagerly than is good, so each refusal says whether they should:
 only if the error passes by itself, and never if a retry would repeat what tools have done.
+Tests: tests/server/chat/test_errors.py.
 """
 
 from typing import Any
