@@ -40,10 +40,10 @@ class ConversationFilter(Struct, frozen=True, kw_only=True):
 class Beside(Struct, frozen=True):
     """A branch that its first turn makes beside a conversation. The conversation's name stays where it is.
 
-    An ``aside`` begins ``onto`` a place of the family, a ``side`` with nothing.
+    An ``aside`` and a ``fork`` begin ``onto`` a place of the family, a ``side`` with nothing.
     """
 
-    kind: Literal["aside", "side"]
+    kind: Literal["aside", "fork", "side"]
     source: str
     family: str
     at: Position | None = None  # where the source stood when somebody asked beside it
@@ -122,6 +122,7 @@ class How(Terms, frozen=True, kw_only=True):
     - ``settings``: other settings, from this turn on, if it commits. The agent given is then the one that they name.
     - ``onto``: where the turn stands instead of at the head. If it commits, what stands at the head is set aside.
     - ``request``: a digest of the request that the turn answers, kept with it.
+    - ``echo``: what answers repeat of that request, kept with it: a document of the wire that the request came by.
     - ``caller``: the turn of a parent that started this one, kept with it. ``above`` is that parent's agent: whatever
       it would have to ask about, this turn asks about too.
     - ``allow``: what may be missing of all that the conversation was made with. It goes on without, from this turn on.

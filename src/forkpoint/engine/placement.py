@@ -22,7 +22,7 @@ from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.path import calls_among
 from forkpoint.engine.turns.plan import check_open
 from forkpoint.engine.turns.runner import TurnRunner
-from forkpoint.errors import AlreadyExists, NotFound, Unpaired
+from forkpoint.errors import AlreadyExists, BadName, NotFound, Unpaired
 from forkpoint.events import Imported, Position, ToolCall, ToolResult, UserMessage
 from forkpoint.history.client_view import ClientExchange, Match, Seen, after, cut, first_said, match, seen, told
 from forkpoint.ids import id_beside, new_id
@@ -168,6 +168,38 @@ class Placement:
     async def _end_of(self, turn: str | None, record: StoredConversation) -> Position | None:
         """Where a turn ends, or the conversation's head if ``turn`` is None. Raises `NotFound`."""
         return record.head.position if turn is None else (await self._store.turn(turn)).end
+
+    # After a turn.
+
+    async def ended_turn(self, id: str) -> tuple[StoredTurn, StoredConversation]:
+        """A committed turn by its id, and a conversation whose path has its end. Raises `NotFound`.
+
+        That is the turn's own conversation, or a branch of the family if the conversation was rewound since.
+        """
+        turn = await self.turn(id)
+        if turn.end is None or turn.kind != "turn":
+            raise NotFound("turn", id)
+        own = self._records.know(await self._store.read(turn.conversation))
+        if own.head.turn == id or turn.end in await self._store.path(own.id):
+            return turn, own
+        async for record in every(partial(self._store.conversations, family=own.family)):
+            if turn.end in await self._store.path(record.id):
+                return turn, record
+        raise NotFound("turn", id)
+
+    async def turn(self, id: str) -> StoredTurn:
+        """A turn or note of any conversation, by its id. Raises `NotFound`."""
+        try:
+            return await self._store.turn(id)
+        except BadName:  # it is no id at all
+            raise NotFound("turn", id) from None
+
+    def fork_after(
+        self, record: StoredConversation, turn: StoredTurn, settings: Settings, tags: Mapping[str, str]
+    ) -> Draft:
+        """A fork that its first turn makes, after a turn on a conversation's path. It waits for nobody."""
+        beside = Beside("fork", record.id, record.family, onto=Onto(record.id, turn.end))
+        return Draft(id=new_id(), name=None, settings=settings, tags=tags, beside=beside)
 
     # Beside a conversation.
 

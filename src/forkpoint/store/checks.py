@@ -14,6 +14,7 @@ from forkpoint.store.values import (
     ListOrder,
     NewConversation,
     NewFork,
+    Onto,
     StoreLimits,
     Tags,
     check_id,
@@ -35,7 +36,7 @@ class Checks(Struct, frozen=True):
                 if id is not None:
                     check_id("conversation or turn", id)
             check_text("lineage", new.lineage.call)
-            _check_lineage(new.lineage, new.family)
+            _check_lineage(new.lineage, new.family, new.onto)
             if new.lineage.kind == "root" and new.onto is not None:
                 raise BadArgument.bad_lineage("root", "it comes from nowhere, and yet its path begins on another's")
         if new.name is not None:
@@ -76,7 +77,7 @@ class Checks(Struct, frozen=True):
             check_size("tag", name + value, self.limits.tag)
 
 
-def _check_lineage(lineage: Lineage, family: str | None) -> None:
+def _check_lineage(lineage: Lineage, family: str | None, onto: Onto | None) -> None:
     """Lineage is provenance: it must not say what did not happen."""
     said = (lineage.source, lineage.turn, lineage.call)
     if lineage.kind == "root" and (any(said) or lineage.at):
@@ -85,11 +86,11 @@ def _check_lineage(lineage: Lineage, family: str | None) -> None:
         raise BadArgument.bad_lineage("sub_agent", "its parent is missing")
     if lineage.kind == "sub_agent" and ((lineage.turn is None) != (lineage.call is None) or lineage.call == ""):
         raise BadArgument.bad_lineage("sub_agent", "of the parent's turn and the call in it, one is missing")
-    if lineage.kind == "fork":
+    if lineage.kind == "fork" and (onto is None or lineage.source != onto.branch):
         raise BadArgument.bad_lineage("fork", "nothing was forked")
-    if lineage.kind in ("aside", "side") and (lineage.source is None or lineage.turn or lineage.call):
+    if lineage.kind in ("aside", "fork", "side") and (lineage.source is None or lineage.turn or lineage.call):
         raise BadArgument.bad_lineage(lineage.kind, "it has a source, and neither a turn nor a call")
-    if lineage.kind in ("aside", "side") and family is None:
+    if lineage.kind in ("aside", "fork", "side") and family is None:
         raise BadArgument.bad_lineage(lineage.kind, "the family of its source is missing")
     if lineage.at is not None and not (0 < lineage.at.segment < 1 << 31 and 0 < lineage.at.ordinal < 1 << 32):
         raise BadArgument.bad_lineage(lineage.kind, f"there can be no event {lineage.at}")

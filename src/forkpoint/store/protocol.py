@@ -108,7 +108,8 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         With ``new.onto`` the path begins there. It is shared with that branch, as a fork shares its source's path: what
         was spent up to there is inherited. The place is on the branch's path, or is the base of the branch's open turn.
         Raises `NotFound` if the branch is a draft or not of ``new.family``, and `BadPosition` as `fork` does. If
-        ``new.lineage`` names the branch as its source without saying where the two part, the store fills that in.
+        ``new.lineage`` names the branch as its source without saying where the two part, the store fills that in. So
+        a first turn may make the fork that it stands on.
 
         ``announced`` is a note in another conversation, written in the same transaction. Whatever refuses that note
         (`Stale`, `Busy`, `TurnOpen`) refuses the new conversation too.
