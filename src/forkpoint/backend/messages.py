@@ -17,6 +17,7 @@ from forkpoint.events import (
     JsonText,
     NewEvent,
     Part,
+    Reasoning,
     SystemMessage,
     Text,
     ToolCall,
@@ -31,11 +32,11 @@ Message: TypeAlias = Annotated[
 ]
 """What a user says: a text, a picture, a file, or several of these in a list."""
 
-Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Imported
+Given: TypeAlias = UserMessage | ToolResult | AssistantMessage | SystemMessage | ToolCall | Reasoning | Imported
 """What a turn may be given: messages, results of calls that the client was handed, and history from elsewhere."""
 
-MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult
-"""What a message of a list says: words, calls, or the result of a call."""
+MessageBody: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolCall | ToolResult | Reasoning
+"""What a message of a list says: words, calls, the result of a call, or a thought that a provider wants back."""
 
 ListFormat: TypeAlias = Literal["openai", "anthropic"]
 """Whose form a list of messages has: that of chat completions, or Anthropic's."""
@@ -77,15 +78,17 @@ def as_result(call_id: str, result: Message | ToolResult) -> ToolResult:
     return replace(_checked(made), tool="")
 
 
-def write_input(given: Sequence[Given], request: str | None = None, caller: str | None = None) -> JsonText:
-    """What a turn was given, as it is stored with it: with the digest of the request that gave it, if that matters, and
-    the turn of a parent that did.
+def write_input(
+    given: Sequence[Given], request: str | None = None, caller: str | None = None, echo: JsonText | None = None
+) -> JsonText:
+    """What a turn was given, as it is stored with it: with the digest of the request that gave it, if that matters, the
+    turn of a parent that did, and what answers repeat of the request.
 
     Raises `NotWhole` for text that is not valid Unicode.
     """
-    plain = request is None and caller is None
+    plain = request is None and caller is None and echo is None
     try:
-        return msgspec.json.encode(tuple(given) if plain else _Asked(tuple(given), request, caller)).decode()
+        return msgspec.json.encode(tuple(given) if plain else _Asked(tuple(given), request, caller, echo)).decode()
     except UnicodeEncodeError as error:
         raise NotWhole(_kind(given), f"its text is not valid Unicode ({error.reason})") from None
 
@@ -112,6 +115,11 @@ def request_of(text: JsonText | None) -> str | None:
 def caller_of(text: JsonText | None) -> str | None:
     """The parent's turn that a turn was begun for; None if it was not."""
     return msgspec.json.decode(text, type=_Asked).caller if text is not None and text.startswith("{") else None
+
+
+def echo_of(text: JsonText | None) -> JsonText | None:
+    """What answers repeat of the request that a turn is of, if that was kept."""
+    return msgspec.json.decode(text, type=_Asked).echo if text is not None and text.startswith("{") else None
 
 
 def said_in(given: Iterable[Given]) -> tuple[UserMessage, ...]:
@@ -147,6 +155,7 @@ class _Asked(Struct, frozen=True, omit_defaults=True):
     given: tuple[Given, ...]
     request: str | None = None
     caller: str | None = None
+    echo: JsonText | None = None
 
 
 def _parts(kind: str, given: object) -> tuple[Part, ...]:

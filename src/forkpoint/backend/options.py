@@ -132,6 +132,7 @@ class How(Terms, frozen=True, kw_only=True):
     settings: Settings | None = None
     onto: Onto | None = None
     request: str | None = None
+    echo: JsonText | None = None
     caller: str | None = None
     above: Agent | None = None
     allow: frozenset[str] = frozenset()

@@ -111,7 +111,7 @@ class TurnRunner:
         """Runs a new turn. If an earlier request with the same key began one, see `repeat`."""
         if new.go_on:
             return await self._go_on(id, agent, new, tell)
-        input = write_input(new.given, new.how.request, new.how.caller)
+        input = write_input(new.given, new.how.request, new.how.caller, new.how.echo)
         agent.llm.key()  # a missing one is reported before anything begins
         key = turn_key(new, input)
         await self.unended.end(id)
@@ -560,7 +560,7 @@ class TurnRunner:
     async def _anew(self, made: StoredTurn, agent: Agent, new: NewTurn, tell: Callback) -> Turn:
         """Runs the input of an interrupted turn anew, under the same key. Raises `Busy` if somebody else goes on."""
         assert not new.go_on, "it stands at the head, so it is resumed"
-        input, id = write_input(new.given, new.how.request, new.how.caller), made.conversation
+        input, id = write_input(new.given, new.how.request, new.how.caller, new.how.echo), made.conversation
         key = turn_key(new, input)
         await self._check_place(id, new.how, None)  # before anything is discarded
         await self.discard(id, made.id)  # which frees its key
