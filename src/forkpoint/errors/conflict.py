@@ -32,6 +32,14 @@ class Busy(ForkpointError, code="busy"):
             since = time.strftime(" since %Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since // 1_000_000))
         self.where = f" It is being run by process {self.process}{on}{since}."
 
+    @form
+    def conversation_locked(self, conversation: str) -> None:
+        """Another request is running a turn of conversation {conversation}.
+
+        Send the request again in a few seconds.
+        """
+        self.turn, self.host, self.process, self.since = "", None, None, None
+
 
 class Held(ForkpointError, code="held"):
     """Conversation {conversation} is held, and nothing of its family may be removed: {holds}.

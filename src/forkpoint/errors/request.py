@@ -45,6 +45,14 @@ class NotFound(ForkpointError, code="not_found"):
         self.what, self.id = "model", model
 
     @form
+    def previous_response_not_found(self, id: str) -> None:
+        """There is no response {id!r} here that has ended, so nothing can go on from it.
+
+        Name a stored response that is completed or incomplete. A response with store: false is not stored.
+        """
+        self.what, self.id = "response", id
+
+    @form
     def no_such_agent(self, agent: str, conversation: str, known: str) -> None:
         """There is no sub-agent {agent} of conversation {conversation}.
 

@@ -15,6 +15,7 @@ from forkpoint.backend.results import Turn, calls_of
 from forkpoint.errors import (
     KINDS,
     BadTool,
+    Busy,
     ContextTooLong,
     CopyRefused,
     ForkpointError,
@@ -48,7 +49,9 @@ _CODES = {  # what these clients know by other names
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PARAMS = {
     BadTool.code: "tools",
+    Busy.conversation_locked.code: "conversation",
     NotFound.model_not_found.code: "model",
+    NotFound.previous_response_not_found.code: "previous_response_id",
     RequestRefused.model_unknown.code: "model",
     ContextTooLong.code: "messages",
 }
