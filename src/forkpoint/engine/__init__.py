@@ -7,6 +7,7 @@
   missed a cache. `exports/`: conversations as files, and files as conversations.
 - `condensation`: shorter prompts for long conversations. `trust`: what a trusted project changes.
 - `placement`: where a client's request goes on that sends a name, a fork point or a list of messages.
+- `notes`: events that are added without a turn.
 - `charges`, `paid_notes`: what models cost outside of turns. `workspaces`: a folder of its own for a fork.
 - `conversation_cache`, `views`: what is known of a conversation without reading the store, and how it is shown.
 

@@ -29,6 +29,7 @@ from forkpoint.engine.exports import format_named, import_archive
 from forkpoint.engine.exports.selection import Selection
 from forkpoint.engine.glances import glances
 from forkpoint.engine.idempotency import create_key
+from forkpoint.engine.notes import Notes
 from forkpoint.engine.placement import Placement
 from forkpoint.engine.questions.questions import Questions
 from forkpoint.engine.resources import EngineOptions, Resources
@@ -77,6 +78,7 @@ class Engine:
         self._planner = resources.planner
         self._trusting = resources.trusting
         self._standing = resources.standing
+        self.notes = Notes(resources)
         self.questions = Questions(resources)
         self.turns = TurnRunner(resources)
         self.team = self.turns.beneath = Teams(resources, self.turns)
