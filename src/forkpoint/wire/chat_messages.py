@@ -215,9 +215,9 @@ def _part(sent: SentPart, place: str) -> Part:
         case ChatTextPart(text=text) | ChatPlainPart(text=text) | ChatRefusalPart(refusal=text):
             return Text(text)
         case ChatImagePart(image_url=image):
-            return _image(image if isinstance(image, str) else image.url, f"{place}.image_url.url")
+            return read_image(image if isinstance(image, str) else image.url, f"{place}.image_url.url")
         case ChatFilePart(file=file):
-            return _file(file, f"{place}.file.file_data")
+            return read_file(file.file_data, file.filename, f"{place}.file.file_data")
 
 
 _MEDIA = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,127}")
@@ -242,7 +242,8 @@ _TYPES = _PICTURES | {  # ours, and not the machine's: what a request means must
 }
 
 
-def _image(url: str, place: str) -> Image:
+def read_image(url: str, place: str) -> Image:
+    """A picture by its address, on the web or as a data: URL. Raises `Invalid`."""
     if not url:
         raise Invalid(place, "it is missing")
     if url[:5].lower() == "data:":
@@ -256,14 +257,15 @@ def _image(url: str, place: str) -> Image:
     return Image(_PICTURES.get(_ending(path), "image/*"), url=url)
 
 
-def _file(sent: ChatFile, place: str) -> File:
-    if not sent.file_data:
+def read_file(data: str, filename: str | None, place: str) -> File:
+    """A file of this data, in base64 alone or as a data: URL. Raises `Invalid`."""
+    if not data:
         raise Invalid(place, "it is missing")
-    name = sent.filename if sent.filename and sent.filename.strip() else "file"
-    if sent.file_data[:5].lower() == "data:":
-        media, data = _inline(sent.file_data, place)
+    name = filename if filename and filename.strip() else "file"
+    if data[:5].lower() == "data:":
+        media, data = _inline(data, place)
     else:  # as OpenAI's own description has it: base64 and nothing else
-        media, data = None, _checked(sent.file_data, place)
+        media, data = None, _checked(data, place)
     return File(name, media or _TYPES.get(_ending(name), "application/octet-stream"), data=data)
 
 
