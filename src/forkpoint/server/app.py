@@ -47,6 +47,8 @@ from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
 from forkpoint.server.wires.chat.service import ChatService
+from forkpoint.server.wires.responses import conversation_route, response_route
+from forkpoint.server.wires.responses.service import ResponsesService
 from forkpoint.server.witnesses import Witnesses
 from forkpoint.store import Store
 from forkpoint.version import __version__
@@ -63,6 +65,8 @@ FAMILIES = (
     inspection.calls,
     copies.calls,
     route.calls,
+    response_route.calls,
+    conversation_route.calls,
     operations.calls,
 )
 
@@ -115,6 +119,7 @@ def create_app(
         metrics=metrics,
         breaker=breaker,
         chat=ChatService(agents, tenants, settings),
+        responses=ResponsesService(),
         collector=CollectionLoop(counted, settings.collect_every, metrics.collected),
         orphans=OrphanLoop(settings, counted, agents, tenants, turns_here, metrics),
     )

@@ -13,6 +13,7 @@ from forkpoint.server.live.watch import Watching
 from forkpoint.server.orphans import OrphanLoop
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat.service import ChatService
+from forkpoint.server.wires.responses.service import ResponsesService
 
 
 @dataclass(frozen=True)
@@ -28,5 +29,6 @@ class Services:
     metrics: Metrics
     breaker: Breaker
     chat: ChatService
+    responses: ResponsesService
     collector: CollectionLoop
     orphans: OrphanLoop

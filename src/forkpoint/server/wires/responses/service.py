@@ -1,0 +1,79 @@
+"""What all responses of a server share: the marks on conversations, and the streams that can be taken up again.
+
+A conversation that this API made by itself has a tag that says so. Whoever names it, gives it a title, takes the tag
+away, or uses it by `conversation` makes it a conversation of their own: responses are forked from it from then on.
+Tests: tests/server/responses/test_places.py, test_background.py.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from forkpoint.engine import Engine
+from forkpoint.errors import TooLarge
+from forkpoint.lru import Lru
+from forkpoint.server.live.feed import Feed
+from forkpoint.server.wires.responses.stream import ResponseStream
+from forkpoint.store import StoredConversation
+
+MADE_BY = "responses"
+"""The tag of conversations that this API made by itself."""
+
+UNNAMED = "unnamed"
+"""Its value."""
+
+_HIDDEN = "responses.deleted"  # the tags with the turns whose responses were deleted: this one, and with a number
+_EACH = 24  # turns in one tag
+_MOST = 20  # such tags
+STREAMS = 256
+"""How many streams of background responses are kept for clients that come back."""
+
+Running: TypeAlias = tuple[ResponseStream, Feed]
+
+
+class ResponsesService:
+    """The marks on conversations, and the streams of background responses."""
+
+    def __init__(self) -> None:
+        self.streams: Lru[tuple[str, str], Running] = Lru(STREAMS)  # by tenant and turn
+
+    def is_hidden(self, record: StoredConversation, turn: str) -> bool:
+        """Whether the response of a turn was deleted, though its turn is still part of a history."""
+        return any(_plain(turn) in value.split() for name, value in record.tags if name.startswith(_HIDDEN))
+
+    async def adopt(self, backend: Engine, record: StoredConversation) -> None:
+        """Takes the mark away: somebody uses the conversation by its id now."""
+        tags = {name: value for name, value in record.tags if name != MADE_BY}
+        await backend.describe(record.id, tags=tags)
+
+    async def hide(self, backend: Engine, record: StoredConversation, turn: str) -> None:
+        """Marks the response of a turn as deleted. Raises `TooLarge` if a conversation has too many of them."""
+        tags = dict(record.tags)
+        for number in range(_MOST):
+            name = _HIDDEN if not number else f"{_HIDDEN}.{number}"
+            turns = tags.get(name, "").split()
+            if len(turns) < _EACH:
+                tags[name] = " ".join((*turns, _plain(turn)))
+                await backend.describe(record.id, tags=tags)
+                return
+        raise TooLarge("list of deleted responses", _EACH * _MOST + 1, _EACH * _MOST, "responses")
+
+
+def is_unnamed(record: StoredConversation) -> bool:
+    """Whether this API made a conversation by itself, and nobody has made it their own since."""
+    is_marked = dict(record.tags).get(MADE_BY) == UNNAMED
+    return is_marked and record.name == record.id and record.title is None and not record.draft
+
+
+def metadata_of(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags of a conversation without those that this API sets itself."""
+    return {name: value for name, value in tags.items() if name != MADE_BY and not name.startswith(_HIDDEN)}
+
+
+def with_metadata(record: StoredConversation, metadata: Mapping[str, str]) -> dict[str, str]:
+    """All tags of a conversation whose metadata is to be this."""
+    own = {name: value for name, value in record.tags if name not in metadata_of(dict(record.tags))}
+    return own | dict(metadata)
+
+
+def _plain(turn: str) -> str:
+    return turn.replace("-", "")

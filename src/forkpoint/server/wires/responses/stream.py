@@ -1,0 +1,366 @@
+"""A response as a stream of events: what a model says as it says it, and the end only when it is on disk.
+
+The events are numbered from 0 on without gaps and kept as long as the stream is, so that a client that was cut off can
+ask for those after a number. Tests: tests/server/responses/test_stream.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from forkpoint.agent.agent import Agent
+from forkpoint.backend.callbacks import Update
+from forkpoint.backend.results import Turn
+from forkpoint.clock import system_clock as now
+from forkpoint.errors import TurnCancelled
+from forkpoint.server.live.feed import Feed
+from forkpoint.server.live.stream import frame
+from forkpoint.server.wires.errors import document as error_document
+from forkpoint.server.wires.responses.document import (
+    ResponseDocument,
+    ResponseError,
+    ResponseStatus,
+    begun_response,
+    encode,
+    failed_response,
+    response_of,
+)
+from forkpoint.server.wires.responses.ids import call_item_id, message_id, reasoning_id
+from forkpoint.server.wires.responses.output import custom_call, function_call, message, output_text, reasoning
+from forkpoint.server.wires.responses.request import Echo
+from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
+
+KEEP_ALIVE = b": keep-alive\n\n"
+SILENCE = 10.0
+"""Seconds of silence after which a stream says that it is alive."""
+
+
+class ResponseEvents:
+    """The events of one response, in order and numbered. Any number of readers follow them."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._news = asyncio.Event()
+        self.is_over = False
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """Appends an event of this kind."""
+        said = {"type": kind, "sequence_number": len(self._frames), **fields}
+        self._frames.append(frame(kind, _on_one_line(encode(said))))
+        self._wake()
+
+    def begin_at(self, number: int) -> None:
+        """Gives the next event this number, for a reader who has heard all before it."""
+        self._frames += [b""] * (number - len(self._frames))
+
+    @property
+    def count(self) -> int:
+        """How many events there are."""
+        return len(self._frames)
+
+    def end(self) -> None:
+        """No event follows."""
+        self.is_over = True
+        self._wake()
+
+    async def read(self, feed: Feed | None, finish: Any, after: int = -1) -> AsyncIterator[bytes]:
+        """The events after a number, to the end of the stream. ``finish`` is called when the feed has ended."""
+        place = after + 1
+        end = None if feed is None else asyncio.ensure_future(feed.ended.wait())
+        if end is not None:
+            end.add_done_callback(lambda _: self._wake())
+        try:
+            while True:
+                if feed is not None and feed.ended.is_set() and not self.is_over:
+                    finish(feed)
+                if place < len(self._frames):
+                    yield b"".join(self._frames[place:])
+                    place = len(self._frames)
+                elif self.is_over:
+                    return
+                elif not await self._wait():
+                    yield KEEP_ALIVE
+        finally:
+            if end is not None:
+                end.cancel()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _wait(self) -> bool:
+        """Waits for something new. Returns False if it was silent for too long."""
+        try:
+            async with asyncio.timeout(SILENCE):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class ResponseStream:
+    """Tells a turn as the events of a response, while it runs.
+
+    An answer that must have a form is held back until it has it: a client cannot take back words that it has read. The
+    answer of a turn that is resumed is held back too, since its first words were told when it ran before.
+    """
+
+    def __init__(self, echo: Echo, *, holds: bool, tells: bool) -> None:
+        self.echo = echo
+        self.agent: Agent | None = None  # who answers: it knows which tools are the client's
+        self.events = ResponseEvents()
+        self.spoke = asyncio.Event()  # a model said something
+        self.ran_tools = False  # tools of ours, whose work stays done
+        self.tried_again = False  # the model was asked again here after a failure
+        self._holds = holds
+        self._tells = tells  # whether anybody may read the events
+        self._request_id = ""
+        self._turn = ""
+        self._started = 0
+        self._response = 1  # the number of the model's response that is being told
+        self._items: dict[str, _ToldItem] = {}
+        self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
+
+    def hear(self, update: Update) -> None:
+        """The callback that the turn is run with."""
+        match update:
+            case TurnStarted(id=id, resumed=resumed):
+                self._begin(id)
+                self._holds = self._holds or resumed
+                return
+            case TextPiece(text=text):
+                if self._is_telling:
+                    self._text(text)
+            case ReasoningPiece(text=text):
+                if self._is_telling:
+                    self._thought(text)
+            case CallPiece():
+                if self._is_telling:
+                    self._call(update)
+            case CallStarted():
+                self.ran_tools = True
+                return
+            case Answered(called=called):
+                self.tried_again = self.tried_again or called.attempts > 1
+                self._owners.clear()
+                if called.error is None:
+                    self._response += 1
+                return
+            case _:
+                return
+        self.spoke.set()
+
+    def frames(self, feed: Feed, request_id: str, after: int = -1) -> AsyncIterator[bytes]:
+        """The stream after a number, to its end. ``feed`` says when that is."""
+        self._request_id = request_id
+        return self.events.read(feed, self._finish, after)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the turn has begun."""
+        return bool(self._turn)
+
+    @property
+    def _is_telling(self) -> bool:
+        return self._tells and not self._holds
+
+    def _begin(self, turn: str) -> None:
+        if self._turn:
+            return
+        self._turn, self._started = turn, now()
+        if not self._tells:
+            return
+        response = begun_response(turn, self._started, self.echo)
+        self.events.add("response.created", response=response)
+        self.events.add("response.in_progress", response=response)
+
+    # While the model speaks.
+
+    def _text(self, text: str) -> None:
+        id = message_id(self._turn, self._response)
+        item = self._items.get(id)
+        if item is None:
+            item = self._items[id] = _ToldItem(id, len(self._items), "message")
+        item.blank.append(text)
+        if not item.is_told:
+            if not text.strip():
+                return  # white space at the beginning waits for the words that follow
+            self._open_message(item)
+        delta = "".join(item.blank)
+        item.blank.clear()
+        self._text_delta(item, delta)
+
+    def _open_message(self, item: "_ToldItem") -> None:
+        item.is_told = True
+        opened = message(item.id, "", "in_progress") | {"content": []}
+        self.events.add("response.output_item.added", output_index=item.index, item=opened)
+        self.events.add("response.content_part.added", **item.place, content_index=0, part=output_text(""))
+
+    def _text_delta(self, item: "_ToldItem", delta: str) -> None:
+        item.said.append(delta)
+        self.events.add("response.output_text.delta", **item.place, content_index=0, delta=delta, logprobs=[])
+
+    def _thought(self, text: str) -> None:
+        id = reasoning_id(self._turn, self._response, 0)
+        item = self._items.get(id)
+        if item is None:
+            item = self._items[id] = _ToldItem(id, len(self._items), "reasoning")
+            self._open_thought(item)
+        if text:
+            self._thought_delta(item, text)
+
+    def _open_thought(self, item: "_ToldItem") -> None:
+        item.is_told = True
+        self.events.add("response.output_item.added", output_index=item.index, item=reasoning(item.id))
+
+    def _thought_delta(self, item: "_ToldItem", delta: str) -> None:
+        if not item.said:
+            part = {"type": "summary_text", "text": ""}
+            self.events.add("response.reasoning_summary_part.added", **item.place, summary_index=0, part=part)
+        item.said.append(delta)
+        self.events.add("response.reasoning_summary_text.delta", **item.place, summary_index=0, delta=delta)
+
+    def _call(self, piece: CallPiece) -> None:
+        # A call without an id, or with the id of another, comes at the end, with its id in the history.
+        is_its_own = bool(piece.call_id) and self._owners.setdefault(piece.call_id, piece.index) == piece.index
+        if not is_its_own or self.agent is None or not self.agent.is_client_tool(piece.tool):
+            return
+        custom = piece.tool in self.echo.custom
+        id = call_item_id(self._turn, self._response, piece.call_id, custom=custom)
+        item = self._items.get(id)
+        if item is None:
+            kind = "custom_tool_call" if custom else "function_call"
+            item = self._items[id] = _ToldItem(id, len(self._items), kind)
+            made = custom_call if custom else function_call
+            self._open_call(item, made(id, piece.call_id, piece.tool, "", "in_progress"))
+        if piece.arguments and not custom:  # the input of a custom tool is told when all of it is there
+            self._arguments(item, piece.arguments)
+
+    def _open_call(self, item: "_ToldItem", opened: dict[str, Any]) -> None:
+        item.is_told = True
+        self.events.add("response.output_item.added", output_index=item.index, item=opened)
+
+    def _arguments(self, item: "_ToldItem", delta: str) -> None:
+        item.said.append(delta)
+        self.events.add("response.function_call_arguments.delta", **item.place, delta=delta)
+
+    # The end.
+
+    def _finish(self, feed: Feed) -> None:
+        """Tells how the turn ended: what of the output was not told yet, and the last event."""
+        turn = feed.result
+        if feed.error is not None or not isinstance(turn, Turn):
+            self._fail(feed, feed.error or RuntimeError("it did not end"))
+        else:
+            self._begin(turn.id)  # it was joined, and told nothing while it ran
+            response = response_of(turn, self.echo)
+            self.finish(response)
+        self.events.end()
+
+    def finish(self, response: ResponseDocument) -> None:
+        """Tells all items of a response that were not told yet, to their ends, and the last event."""
+        for item in response.output:
+            self._complete(item)
+        self.events.add(_last(response), response=response)
+
+    def tell_again(self, turn: str, response: ResponseDocument, after: int) -> None:
+        """Tells a stored response from its beginning. A reader who has heard more events than there are now, for it
+        heard the text in pieces, gets the last one under the number that it waits for."""
+        self._begin(turn)
+        self.finish(response)
+        if self.events.count <= after + 1:
+            self.events.begin_at(after + 1)
+            self.events.add(_last(response), response=response)
+        self.events.end()
+
+    def _fail(self, feed: Feed, error: BaseException) -> None:
+        turn = self._turn or feed.turn or feed.joined or "00000000-0000-0000-0000-000000000000"
+        self._begin(turn)
+        said = error_document(error, self._request_id)["error"]
+        code = {"rate_limit_error": "rate_limit_exceeded"}.get(said["type"], "server_error")
+        code = said["code"] if said["code"] == "context_length_exceeded" else code
+        status: ResponseStatus = "cancelled" if isinstance(error, TurnCancelled) else "failed"
+        failed = failed_response(turn, self._started, self.echo, ResponseError(code, said["message"]), status=status)
+        self.events.add("response.failed", response=failed)
+
+    def _complete(self, document: dict[str, Any]) -> None:
+        item = self._items.get(document["id"])
+        if item is None:
+            item = self._items[document["id"]] = _ToldItem(document["id"], len(self._items), document["type"])
+        match document["type"]:
+            case "message":
+                self._complete_message(item, document)
+            case "reasoning":
+                self._complete_thought(item, document)
+            case "function_call" | "custom_tool_call":
+                self._complete_call(item, document)
+            case _:
+                self.events.add("response.output_item.added", output_index=item.index, item=document)
+        self.events.add("response.output_item.done", output_index=item.index, item=document)
+
+    def _complete_message(self, item: "_ToldItem", document: dict[str, Any]) -> None:
+        part = document["content"][0]
+        if not item.is_told:
+            self._open_message(item)
+        if not item.said:
+            self._text_delta(item, part["text"])
+        self.events.add("response.output_text.done", **item.place, content_index=0, text=part["text"], logprobs=[])
+        self.events.add("response.content_part.done", **item.place, content_index=0, part=part)
+
+    def _complete_thought(self, item: "_ToldItem", document: dict[str, Any]) -> None:
+        if not item.is_told:
+            self._open_thought(item)
+        texts = [part["text"] for part in document["summary"] if isinstance(part.get("text"), str)]
+        if not item.said and not texts:
+            return
+        if not item.said:
+            self._thought_delta(item, "\n\n".join(texts))
+        text = "".join(item.said)
+        part = {"type": "summary_text", "text": text}
+        self.events.add("response.reasoning_summary_text.done", **item.place, summary_index=0, text=text)
+        self.events.add("response.reasoning_summary_part.done", **item.place, summary_index=0, part=part)
+
+    def _complete_call(self, item: "_ToldItem", document: dict[str, Any]) -> None:
+        if document["type"] == "custom_tool_call":
+            if not item.is_told:
+                self._open_call(item, document | {"input": "", "status": "in_progress"})
+            self.events.add("response.custom_tool_call_input.delta", **item.place, delta=document["input"])
+            self.events.add("response.custom_tool_call_input.done", **item.place, input=document["input"])
+            return
+        if not item.is_told:
+            self._open_call(item, document | {"arguments": "", "status": "in_progress"})
+        if not item.said:
+            self._arguments(item, document["arguments"])
+        done = {"name": document["name"], "arguments": document["arguments"]}
+        self.events.add("response.function_call_arguments.done", **item.place, **done)
+
+
+def _last(response: ResponseDocument) -> str:
+    """The kind of the last event: there are three of them, whatever a response came to."""
+    return f"response.{response.status if response.status in {'completed', 'incomplete'} else 'failed'}"
+
+
+class _ToldItem:
+    """An item as far as it was told."""
+
+    def __init__(self, id: str, index: int, kind: str) -> None:
+        self.id = id
+        self.index = index
+        self.kind = kind
+        self.is_told = False
+        self.said: list[str] = []
+        self.blank: list[str] = []  # white space that waits for words
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"item_id": self.id, "output_index": self.index}
+
+
+def _on_one_line(said: bytes) -> bytes:
+    """JSON without characters that some readers take for the end of a line."""
+    for line_end, escaped in _LINE_ENDS if b"\xe2\x80" in said or b"\xc2\x85" in said else ():
+        said = said.replace(line_end, escaped)
+    return said
+
+
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
