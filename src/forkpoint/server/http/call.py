@@ -54,7 +54,8 @@ class Description(Struct, frozen=True, kw_only=True):
     tags: bool = False  # whether its answer has an ETag
     texts: tuple[str, ...] = ()  # the types of its answer, if that is plain text
     openai: bool = False  # whether it refuses in OpenAI's envelope
-    chunks: type | None = None  # the type of the frames of its stream, if they are data without event names
+    chunks: type | None = None  # the type of the frames of its stream, if they are not updates of a turn
+    named_chunks: bool = False  # whether these frames have event names; without names a stream ends with `[DONE]`
     asks: tuple[tuple[str, str, str | None], ...] = ()  # further headers that it takes: name, meaning, pattern
     says: tuple[tuple[str, str, bool], ...] = ()  # headers that its answer may have: name, meaning, also in a refusal
 

@@ -140,7 +140,8 @@ def _answers(about: Description) -> dict[str, Any]:
 def _stream(about: Description) -> dict[str, Any]:
     """A stream, and which events can be in it. What has no schema here is told of in the guide to streams."""
     if about.chunks is not None:
-        return {"schema": _event(about.chunks, f"Each of the server-sent events: {about.streams}.")}
+        said = f"Each of the server-sent events: {about.streams}."
+        return {"schema": (_named_event if about.named_chunks else _event)(about.chunks, said)}
     told: tuple[type, ...] = _PIECES if about.gives is SideAnswerDocument else _UPDATES
     events: dict[str, Any] = {str(one.__struct_config__.tag): _ref(one) for one in told}  # type: ignore[attr-defined]
     if about.only_streams:
@@ -161,6 +162,13 @@ def _event(chunk: type, said: str) -> dict[str, Any]:
     told = {"anyOf": [_ref(chunk), _ref(ChatProblem)]}
     data = [{"const": "[DONE]"}, {"type": "string", "contentMediaType": JSON, "contentSchema": told}]
     return {"type": "object", "description": said, "required": ["data"], "properties": {"data": {"anyOf": data}}}
+
+
+def _named_event(chunk: type, said: str) -> dict[str, Any]:
+    """One event of a stream whose events have the names that stand in their data."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": _ref(chunk)}
+    properties = {"event": {"type": "string"}, "data": data}
+    return {"type": "object", "description": said, "required": ["event", "data"], "properties": properties}
 
 
 # Schemas.

@@ -13,6 +13,7 @@ from forkpoint.history.budgets import Budget, BudgetStanding, Figures
 from forkpoint.history.records import ErasedRun
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.server.http.openapi.branch_examples import BROUGHT, DIFF
+from forkpoint.server.http.openapi.response_examples import RESPONSE_EXAMPLES
 from forkpoint.server.wires.chat.answer import FinishedAnswer, completion
 from forkpoint.store import Collected, Hold, Lineage, Receipt, Record, Touched, TurnError, Verification
 from forkpoint.wire.branches import brought_document, diff_document
@@ -165,7 +166,7 @@ _RECEIPT = Receipt(
     places={"event": 2, "turn": 1},
 )
 
-EXAMPLES: dict[str, Any] = {
+EXAMPLES: dict[str, Any] = RESPONSE_EXAMPLES | {
     "InfoDocument": _INFO_DOCUMENT,
     "TurnDocument": _TURN_DOCUMENT,
     "PageDocument_InfoDocument": {"items": [_INFO_DOCUMENT], "next": None},

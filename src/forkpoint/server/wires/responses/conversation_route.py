@@ -17,7 +17,7 @@ from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, add_
 from forkpoint.server.wires.responses.ids import conversation_id, conversation_named
 from forkpoint.server.wires.responses.input import InputItem, read_input
 from forkpoint.server.wires.responses.output import ShownItem
-from forkpoint.server.wires.responses.paging import After, Include, ItemList, Limit, Order, page_of
+from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, page_of
 from forkpoint.server.wires.responses.removal import remove_item
 from forkpoint.server.wires.responses.request import Item, Metadata
 from forkpoint.server.wires.responses.service import metadata_of, with_metadata
@@ -171,7 +171,7 @@ async def list_items(
     "/v1/conversations/{conversation}/items/{item}",
     role="read",
     openai=True,
-    gives=dict[str, Any],
+    gives=ItemDocument,
     raises="not_found",
 )
 async def get_item(call: CallMade, conversation: _ID, item: _ITEM, include: Include = None) -> Response:

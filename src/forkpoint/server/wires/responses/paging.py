@@ -19,6 +19,13 @@ Include: TypeAlias = Annotated[
 ]
 
 
+class ItemDocument(Struct, frozen=True):
+    """An item: a message, a call, the result of a call, or a thought. Its other fields are those of its type."""
+
+    id: str
+    type: str
+
+
 class ItemList(Struct, frozen=True):
     """A page of items."""
 

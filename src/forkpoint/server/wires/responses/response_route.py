@@ -40,6 +40,13 @@ SAYS = (
 )
 
 
+class ResponseEvent(Struct, frozen=True):
+    """An event of a response's stream. Its other fields are those of its type, as OpenAI's clients know them."""
+
+    type: str
+    sequence_number: int
+
+
 class ResponseDeleted(Struct, frozen=True):
     """A response that is not to be had any more."""
 
@@ -58,6 +65,8 @@ class ResponseDeleted(Struct, frozen=True):
     gives=ResponseDocument,
     streams="events of a response, numbered from 0 on, until `response.completed` or `response.incomplete`, which is "
     "on disk then, or `response.failed`. Only with `stream` in the body",
+    chunks=ResponseEvent,
+    named_chunks=True,
     asks=ASKS,
     says=SAYS,
     raises=(
@@ -83,6 +92,8 @@ async def create_response(call: CallMade) -> Response:
     openai=True,
     gives=ResponseDocument,
     streams="the events of the response after `starting_after`. Only with `stream`",
+    chunks=ResponseEvent,
+    named_chunks=True,
     raises="not_found",
 )
 async def get_response(
