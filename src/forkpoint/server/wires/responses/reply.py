@@ -137,6 +137,8 @@ async def read_response(call: ApiCall, turn: str) -> tuple[Turn, Echo]:
     stored = await call.backend.placement.turn(turn)
     if stored.kind != "turn":
         raise NotFound("turn", turn)
+    if stored.outcome == "committed":
+        await call.backend.placement.ended_turn(turn)  # or no branch has it any more
     record = await call.backend.placement.by_name(stored.conversation)
     if record is None or call.services.responses.is_hidden(record, turn):
         raise NotFound("turn", turn)

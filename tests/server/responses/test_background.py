@@ -1,0 +1,99 @@
+"""A response in the background is read later, as often as wanted, and ends whether anybody reads it or not."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.server.responses.responding import (
+    Place,
+    check_events,
+    events_of,
+    kinds,
+    parsed,
+    problem,
+    responding,
+    text_of,
+)
+from tests.server.support.turning import Gate, left_nothing
+
+from forkpoint.testing import Reply, ScriptedCall
+
+HOLD = Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def place(gate: Gate) -> Iterator[Place]:
+    with responding(HOLD, Reply("Done"), Reply("More"), tools=[gate.tool]) as place:
+        yield place
+        gate.open()
+        left_nothing(place.server)
+
+
+def test_it_is_in_progress_until_it_is_completed(place: Place, gate: Gate) -> None:
+    made = place.ask("One", background=True)
+    assert (made["status"], made["background"], made["output"]) == ("in_progress", True, [])
+    gate.reached()
+    assert place.get(made["id"])["status"] == "in_progress"
+    assert (
+        place.api.http.get(f"/v1/responses/{made['id']}/input_items").json()["data"][0]["content"][0]["text"] == "One"
+    )
+    gate.open()
+    events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params={"stream": "true"}))
+    assert kinds(events)[-1] == "completed"
+    found = place.get(made["id"])
+    assert (found["status"], text_of(found)) == ("completed", "Done")
+    assert events[-1]["response"] == found
+
+
+def test_a_stream_that_was_dropped_is_taken_up_after_its_last_number(place: Place, gate: Gate) -> None:
+    asked = {"model": "helper", "input": "One", "background": True, "stream": True}
+    heard: list[str] = []
+    with place.api.http.stream("POST", "/v1/responses", json=asked) as response:
+        for line in response.iter_lines():
+            heard.append(line)
+            if line.startswith("event: response.in_progress"):
+                break
+    id = str(next(parsed(heard))["response"]["id"])
+    gate.reached()
+    gate.open()
+    rest = events_of(place.api.http.get(f"/v1/responses/{id}", params={"stream": "true", "starting_after": 0}))
+    assert rest[0]["sequence_number"] == 1
+    assert (rest[-1]["type"], text_of(rest[-1]["response"])) == ("response.completed", "Done")
+
+
+def test_a_reader_who_has_heard_more_than_there_is_gets_the_end(place: Place, gate: Gate) -> None:
+    gate.open()
+    made = place.ask("One")
+    query = {"stream": "true", "starting_after": 50}
+    events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
+    assert [(event["sequence_number"], event["type"]) for event in events] == [(51, "response.completed")]
+    check_events(events)
+
+
+def test_a_cancelled_one_says_so_and_leaves_the_conversation_as_it_was(place: Place, gate: Gate) -> None:
+    made = place.ask("One", background=True)
+    gate.reached()
+    gate.open()
+    cancelled = place.api.http.post(f"/v1/responses/{made['id']}/cancel").json()
+    assert cancelled["status"] in {"cancelled", "completed"}
+    assert place.get(made["id"])["status"] == cancelled["status"]
+    again = place.api.http.post(f"/v1/responses/{made['id']}/cancel").json()
+    assert again["status"] == cancelled["status"]
+
+
+def test_a_cancel_that_came_too_late_says_completed(place: Place, gate: Gate) -> None:
+    gate.open()
+    made = place.ask("One")
+    late = place.api.http.post(f"/v1/responses/{made['id']}/cancel").json()
+    assert (late["status"], text_of(late)) == ("completed", "Done")
+
+
+def test_nobody_goes_on_from_one_that_runs(place: Place, gate: Gate) -> None:
+    made = place.ask("One", background=True)
+    gate.reached()
+    refused = place.post("Two", previous_response_id=made["id"])
+    assert problem(refused)[1] == "previous_response_not_found"

@@ -1,0 +1,177 @@
+"""Conversations and their items: what clients add stands in the history, and the last item can be taken back."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.server.responses.responding import Place, problem, responding, result, text_of
+from tests.server.support.turning import Gate, left_nothing
+
+from forkpoint.testing import Heard, Reply, Script, ScriptedCall
+
+PATH = "/v1/conversations"
+CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+
+def echo(heard: Heard) -> Reply:
+    return Reply(f"You said: {heard.text}")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Place]:
+    with responding() as place:
+        yield place
+        left_nothing(place.server)
+
+
+@pytest.fixture
+def place(shared: Place) -> Place:
+    shared.models.script = Script(echo)
+    return shared
+
+
+def create(place: Place, *items: Any, **fields: Any) -> str:
+    made = place.api.http.post(PATH, json={"items": list(items), **fields})
+    assert made.status_code == 200, made.text
+    return str(made.json()["id"])
+
+
+def add(place: Place, id: str, *items: Any) -> list[dict[str, Any]]:
+    made = place.api.http.post(f"{PATH}/{id}/items", json={"items": list(items)})
+    assert made.status_code == 200, made.text
+    found: list[dict[str, Any]] = made.json()["data"]
+    return found
+
+
+def items(place: Place, id: str, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = place.api.http.get(f"{PATH}/{id}/items", params={"order": "asc"} | query).json()[
+        "data"
+    ]
+    return found
+
+
+def pop(place: Place, id: str) -> Any:
+    (last,) = items(place, id, order="desc", limit=1)
+    return place.api.http.delete(f"{PATH}/{id}/items/{last['id']}")
+
+
+def message(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": text}
+
+
+def test_a_conversation_is_made_read_changed_and_deleted(place: Place) -> None:
+    id = create(place, metadata={"team": "builds"})
+    assert place.api.http.get(f"{PATH}/{id}").json()["metadata"] == {"team": "builds"}
+    assert place.api.http.post(f"{PATH}/{id}", json={"metadata": {"a": "b"}}).json()["metadata"] == {"a": "b"}
+    gone = place.api.http.delete(f"{PATH}/{id}")
+    assert gone.json() == {"id": id, "object": "conversation.deleted", "deleted": True}
+    assert place.api.http.get(f"{PATH}/{id}").status_code == 404
+
+
+def test_a_response_is_a_turn_of_its_conversation(place: Place) -> None:
+    id = create(place, message("One"), message("Fine", "assistant"))
+    made = place.ask("Two", conversation={"id": id})
+    assert made["conversation"] == {"id": id}
+    assert [one["role"] for one in items(place, id)] == ["user", "assistant", "user", "assistant"]
+    assert [one["id"] for one in items(place, id)][-1] == made["output"][0]["id"]
+    assert place.models.last.json["messages"][0]["content"] == "One"
+
+
+def test_a_busy_conversation_is_locked(place: Place) -> None:
+    gate = Gate()
+    with responding(
+        Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),)), Reply("Done"), tools=[gate.tool]
+    ) as busy:
+        id = create(busy)
+        first = busy.api.soon(busy.post, "One", conversation=id)
+        gate.reached()
+        assert problem(busy.post("Two", conversation=id)) == (400, "conversation_locked", "conversation")
+        added = busy.api.http.post(f"{PATH}/{id}/items", json={"items": [message("Three")]})
+        assert problem(added)[:2] == (400, "conversation_locked")
+        gate.open()
+        assert text_of(first.result().json()) == "Done"
+
+
+def test_each_item_that_was_added_can_be_taken_back(place: Place) -> None:
+    id = create(place, message("One"))
+    add(place, id, CALL, result("c1", "a"), message("Seen", "assistant"))
+    kinds = ["message", "function_call_output", "function_call", "message"]
+    assert [one["type"] for one in items(place, id, order="desc")] == kinds
+    for left in range(3, -1, -1):
+        assert pop(place, id).json()["id"] == id
+        assert len(items(place, id)) == left
+    listed = place.api.http.get("/api/conversations", params={"limit": 100}).json()["items"]
+    assert [one for one in listed if one["lineage"]["kind"] == "aside"] == [], "nothing of it is kept"
+
+
+def test_one_of_two_calls_at_once_cannot_be_taken_back_alone(place: Place) -> None:
+    id = create(place, CALL, CALL | {"call_id": "c2"}, result("c1", "a"), result("c2", "b"))
+    assert [one["type"] for one in items(place, id)] == ["function_call"] * 2 + ["function_call_output"] * 2
+    pop(place, id)
+    pop(place, id)
+    assert problem(pop(place, id))[:2] == (400, "invalid")
+    assert len(items(place, id)) == 2
+
+
+def test_an_item_that_others_stand_on_stays(place: Place) -> None:
+    id = create(place, message("One"), message("Two"))
+    first = items(place, id)[0]["id"]
+    assert problem(place.api.http.delete(f"{PATH}/{id}/items/{first}"))[:2] == (400, "invalid")
+    assert place.api.http.get(f"{PATH}/{id}/items/{first}").json()["content"][0]["text"] == "One"
+    assert place.api.http.get(f"{PATH}/{id}/items/msg_nobody").status_code == 404
+
+
+def test_a_result_without_its_call_is_refused_and_nothing_is_added(place: Place) -> None:
+    id = create(place, message("One"))
+    refused = place.api.http.post(f"{PATH}/{id}/items", json={"items": [message("Two"), result("c9", "x")]})
+    assert problem(refused)[:2] == (400, "invalid")
+    assert len(items(place, id)) == 1
+
+
+def test_a_message_may_follow_a_call_that_nobody_answered(place: Place) -> None:
+    id = create(place, message("One"), CALL)
+    add(place, id, message("Never mind"))
+    made = place.ask("Two", conversation=id)
+    assert text_of(made) == "You said: Two"
+    assert [one["type"] for one in items(place, id)] == ["message", "function_call", *["message"] * 3]
+
+
+def test_pages_go_on_by_the_last_id_of_the_list(place: Place) -> None:
+    id = create(place, *(message(f"Message {n}") for n in range(5)))
+    seen: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = place.api.http.get(f"{PATH}/{id}/items", params={"limit": 2, "order": "asc"} | after).json()
+        seen += [one["content"][0]["text"] for one in page["data"]]
+        if not page["has_more"]:
+            break
+        after = {"after": page["last_id"]}
+    assert seen == [f"Message {n}" for n in range(5)]
+    empty = place.api.http.get(f"{PATH}/{create(place)}/items").json()
+    assert empty == {"data": [], "first_id": None, "last_id": None, "has_more": False, "object": "list"}
+
+
+def test_a_header_names_a_conversation_as_in_chat(place: Place) -> None:
+    one = place.post("One", headers={"X-Conversation-Id": "by-header"})
+    assert one.headers["x-conversation-id"] == "by-header"
+    place.ask("Two", headers={"X-Conversation-Id": "by-header"})
+    fork = {"X-Conversation-Id": "by-fork", "X-Fork-From": f"by-header@{one.headers['x-turn-id']}"}
+    place.ask("Three", headers=fork)
+    assert place.api.said("by-header") == ["One", "You said: One", "Two", "You said: Two"]
+    assert place.api.said("by-fork") == ["One", "You said: One", "Three", "You said: Three"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, "metadata"),
+        ({"items": "Hi"}, "items"),
+        ({"items": [{"type": "message", "role": "user"}] * 21}, "items"),
+        ({"items": [{"type": "shell_call"}]}, "items[0].type"),
+    ],
+)
+def test_what_cannot_be_in_a_conversation_is_refused(place: Place, body: dict[str, Any], field: str) -> None:
+    answer = place.api.http.post(PATH, json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(field)

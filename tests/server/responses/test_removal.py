@@ -1,0 +1,68 @@
+"""A deleted response is not known any more; what others stand on stays as it is."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.server.responses.responding import Place, problem, responding
+from tests.server.support.turning import Gate, left_nothing
+
+from forkpoint.testing import Heard, Reply, Script, ScriptedCall
+
+
+def echo(heard: Heard) -> Reply:
+    if heard.text == "Hold" and len(heard.body["messages"]) == 1:
+        return Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
+    return Reply(f"You said: {heard.text}")
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def place(gate: Gate) -> Iterator[Place]:
+    with responding(tools=[gate.tool]) as place:
+        place.models.script = Script(echo)
+        yield place
+        gate.open()
+        left_nothing(place.server)
+
+
+def delete(place: Place, id: str) -> None:
+    gone = place.api.http.delete(f"/v1/responses/{id}")
+    assert gone.json() == {"id": id, "object": "response", "deleted": True}
+    assert place.api.http.get(f"/v1/responses/{id}").status_code == 404
+    assert place.api.http.get(f"/v1/responses/{id}/input_items").status_code == 404
+    assert problem(place.post("On", previous_response_id=id))[1] == "previous_response_not_found"
+    assert place.api.http.delete(f"/v1/responses/{id}").status_code == 404
+
+
+def test_the_only_response_of_a_branch_takes_the_branch_along(place: Place) -> None:
+    made = place.ask("One")
+    delete(place, made["id"])
+    assert place.api.http.get("/api/conversations").json()["items"] == []
+
+
+def test_the_last_response_is_taken_back(place: Place) -> None:
+    first = place.ask("One")
+    second = place.ask("Two", previous_response_id=first["id"])
+    delete(place, second["id"])
+    assert place.said(first["id"]) == ["One", "You said: One"]
+    assert len(place.api.http.get("/api/conversations").json()["items"]) == 1
+
+
+def test_one_in_the_middle_is_hidden_and_what_follows_it_stays(place: Place) -> None:
+    first = place.ask("One")
+    second = place.ask("Two", previous_response_id=first["id"])
+    delete(place, first["id"])
+    assert place.get(second["id"])["status"] == "completed"
+    third = place.ask("Three", previous_response_id=second["id"])
+    assert place.said(third["id"])[:2] == ["One", "You said: One"]
+
+
+def test_one_that_runs_is_cancelled_first(place: Place, gate: Gate) -> None:
+    made = place.ask("Hold", background=True)
+    gate.reached()
+    gate.open()
+    delete(place, made["id"])

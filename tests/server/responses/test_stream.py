@@ -1,0 +1,141 @@
+"""A stream says what is stored, under ids that do not change, and always ends in one of three events."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.server.responses.responding import Place, function, kinds, problem, responding, text_of
+from tests.server.support.turning import left_nothing
+
+from forkpoint.agent import tool
+from forkpoint.llm.scripts import FaultKind
+from forkpoint.testing import Fault, Reply, Script, ScriptedCall
+
+CUSTOM = {"type": "custom", "name": "shell", "description": "Runs a line."}
+
+
+@tool
+def look(what: str) -> str:
+    """Looks."""
+    return f"{what} is there"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Place]:
+    with responding(tools=[look], llm={"api": "responses", "reasoning_effort": "low"}) as place:
+        yield place
+        left_nothing(place.server)
+
+
+@pytest.fixture
+def place(shared: Place) -> Place:
+    return shared
+
+
+def ids(events: list[dict[str, Any]]) -> list[str]:
+    return [event["item"]["id"] for event in events if event["type"] == "response.output_item.done"]
+
+
+TEXT = ["output_item.added", "content_part.added", "output_text.delta", "output_text.delta"]
+ENDS = ["output_text.done", "content_part.done", "output_item.done", "completed"]
+
+
+def test_words_come_as_they_are_said_and_the_end_after_the_commit(place: Place) -> None:
+    place.script(Reply("Hello there", piece=6))
+    events = place.stream("Hi")
+    assert kinds(events) == ["created", "in_progress", *TEXT, *ENDS]
+    final = events[-1]["response"]
+    assert place.get(final["id"]) == final
+    assert ids(events) == [item["id"] for item in final["output"]]
+    assert "".join(event["delta"] for event in events if event["type"].endswith(".delta")) == "Hello there"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("Fine", reasoning="Let me think"),
+        Reply("Words", calls=(ScriptedCall("mine", '{"at":"sea"}', "a"), ScriptedCall("mine", '{"at":"lake"}', "b"))),
+        Reply(calls=(ScriptedCall("shell", '{"input":"ls -l"}', "s"),), piece=3),
+        Reply(calls=(ScriptedCall("mine", "", "empty"),)),
+        Reply("\n\nAfter a blank", piece=1),
+    ],
+    ids=["thoughts", "calls", "custom", "no arguments", "blank"],
+)
+def test_what_is_streamed_is_what_is_stored(place: Place, reply: Reply) -> None:
+    place.script(reply)
+    events = place.stream("Hi", tools=[function("mine"), CUSTOM])
+    final = events[-1]["response"]
+    assert events[-1]["type"] == "response.completed"
+    assert sorted(ids(events)) == sorted(item["id"] for item in final["output"])
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert sorted(done, key=lambda item: item["id"]) == sorted(final["output"], key=lambda item: item["id"])
+    assert place.get(final["id"])["output"] == final["output"]
+    for item in final["output"]:
+        if item["type"] == "custom_tool_call":
+            assert item["input"] == "ls -l"
+
+
+def test_calls_of_the_agents_own_tools_are_shown_only_if_they_are_wanted(place: Place) -> None:
+    looks = Reply("Let me look", calls=(ScriptedCall("look", '{"what":"it"}', "l1"),))
+    place.script(looks, Reply("Found"))
+    hidden = place.stream("Where?")[-1]["response"]
+    assert [item["type"] for item in hidden["output"]] == ["message", "message"]
+    place.script(looks, Reply("Found"))
+    shown = place.stream("Where?", include=["server_tool_calls"])[-1]["response"]
+    kinds_shown = ["message", "function_call", "function_call_output", "message"]
+    assert [item["type"] for item in shown["output"]] == kinds_shown
+    assert shown["output"][2]["output"] == "it is there"
+    assert place.get(hidden["id"], **{"include[]": "server_tool_calls"})["output"][1]["name"] == "look"
+
+
+def test_thoughts_go_back_to_their_provider_untouched(place: Place) -> None:
+    place.script(Reply("Fine", reasoning="Let me think"), Reply("Next"), Reply("Again"))
+    first = place.ask("Hi", include=["reasoning.encrypted_content"])
+    thought = first["output"][0]
+    assert thought["encrypted_content"]
+    place.ask("More", previous_response_id=first["id"])
+    stored = place.models.last.json["input"]
+    place.ask([{"role": "user", "content": "Hi"}, *first["output"], {"role": "user", "content": "More"}], store=False)
+    sent = place.models.last.json["input"]
+    assert sent[1] == stored[1]
+    assert sent[1]["encrypted_content"] == thought["encrypted_content"]
+
+
+def test_a_cut_answer_is_incomplete_and_can_be_gone_on_from(place: Place) -> None:
+    place.script(Reply("Half of", finish="length"), Reply("it"))
+    events = place.stream("Hi")
+    cut = events[-1]["response"]
+    assert (events[-1]["type"], cut["status"]) == ("response.incomplete", "incomplete")
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert text_of(place.ask("Go on", previous_response_id=cut["id"])) == "it"
+
+
+def test_a_form_is_told_once_it_is_right(place: Place) -> None:
+    place.script(Reply("no json"), Reply('```json\n{"a":1}\n```'))
+    format = {
+        "type": "json_schema",
+        "name": "a",
+        "schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    }
+    final = place.stream("Hi", text={"format": format})[-1]["response"]
+    assert json.loads(text_of(final)) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["cut", "malformed", "unfinished", "overloaded"])
+def test_a_stream_that_breaks_in_the_middle_ends_as_failed(place: Place, kind: FaultKind) -> None:
+    place.script(Reply("Half of the answer", piece=4, fault=Fault(kind, after=2)))
+    before = place.api.http.get("/api/conversations").json()["items"]
+    events = place.stream("Hi")
+    failed = events[-1]["response"]
+    assert (events[-1]["type"], failed["status"], failed["output"]) == ("response.failed", "failed", [])
+    assert failed["error"]["message"]
+    assert place.get(failed["id"])["status"] == "failed"
+    assert place.api.http.get("/api/conversations").json()["items"] == before
+    assert problem(place.post("More", previous_response_id=failed["id"]))[1] == "previous_response_not_found"
+
+
+def test_what_fails_before_the_model_speaks_has_a_status_of_its_own(place: Place) -> None:
+    place.models.script = Script([])
+    answer = place.post("Hi", stream=True)
+    assert problem(answer)[0] >= 400
