@@ -1,5 +1,5 @@
 """The response object, with all fields that Open Responses demands, whatever the turn came to.
-Tests: tests/server/responses/test_document.py."""
+Tests: tests/server/responses/test_stream.py, test_background.py."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias

@@ -2,7 +2,7 @@
 
 A response is a turn: `resp_` and the turn's id. An item belongs to a turn or a note, and its id says which one and
 where in it. It is known before the turn commits, and never changes.
-Tests: tests/server/responses/test_ids.py.
+Tests: tests/server/responses/test_input.py.
 """
 
 import hashlib

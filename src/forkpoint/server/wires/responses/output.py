@@ -1,7 +1,7 @@
 """Items: what stands in a turn or a note, as this API shows it, each with its id.
 
 One response of a model has at most one message, which is all its words. A thought is shown as the provider's own item,
-but for its id. Tests: tests/server/responses/test_output.py.
+but for its id. Tests: tests/server/responses/test_stream.py.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
 """Pages of items, as OpenAI's clients read them: by the last item's id, or by the list's own `last_id`.
-Tests: tests/server/responses/test_items.py."""
+Tests: tests/server/responses/test_conversations.py."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias

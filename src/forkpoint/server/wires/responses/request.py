@@ -135,16 +135,13 @@ class ResponseRequest(Sent, frozen=True):
         ]
         | None
     ) = None
-    tool_choice: (
-        Annotated[
-            Raw,
-            Meta(
-                extra_json_schema={"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]},
-                description="`none`, `auto`, `required`, or a tool by its `type` and `name`.",
-            ),
-        ]
-        | None
-    ) = None
+    tool_choice: Annotated[
+        Raw,
+        Meta(
+            extra_json_schema={"anyOf": [{"enum": ["none", "auto", "required", None]}, {"type": "object"}]},
+            description="`none`, `auto`, `required`, or a tool by its `type` and `name`.",
+        ),
+    ] = msgspec.field(default_factory=_null)
     parallel_tool_calls: bool | None = None
     max_output_tokens: Annotated[int, _bounded("max_tokens")] | None = None
     temperature: Annotated[float, _bounded("temperature")] | None = None
@@ -392,8 +389,8 @@ def _options(sent: ResponseRequest, tools: _Tools) -> tuple[Options, Raw]:
     return options, shown
 
 
-def _choice(raw: Raw | None, tools: _Tools) -> tuple[str, Raw]:
-    if raw is None:
+def _choice(raw: Raw, tools: _Tools) -> tuple[str, Raw]:
+    if is_null(raw):
         return "auto", Raw(b'"auto"')
     choice: Any = msgspec.json.decode(raw)
     if isinstance(choice, str):

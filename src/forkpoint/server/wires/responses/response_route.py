@@ -1,4 +1,4 @@
-"""The calls of responses. Tests: tests/server/responses/test_responses.py."""
+"""The calls of responses. Tests: tests/server/responses/test_background.py, test_removal.py."""
 
 from typing import Annotated, Literal
 
