@@ -26,6 +26,8 @@ CODES = {
     "TurnSteered": "turn_steered",
     "BadName.bad_cursor": "bad_cursor",
     "BadArgument.bad_lineage": "bad_lineage",
+    "Busy.conversation_locked": "conversation_locked",
+    "NotFound.previous_response_not_found": "previous_response_not_found",
     "BadName.bad_id": "bad_id",
     "BadName": "bad_name",
     "BadPosition": "bad_position",

@@ -1,7 +1,7 @@
 """The OpenAPI document: every call, what it takes, what it gives, and every status that it can end in.
 
 Schemas come from the very structs that are decoded and encoded, and errors from the classes that are raised, so the
-document cannot say anything else than the server does.
+document cannot say anything else than the server does. Tests: tests/server/test_openapi.py.
 """
 
 import re

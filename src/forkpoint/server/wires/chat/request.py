@@ -2,7 +2,7 @@
 
 Each field is decoded as the description has it. A complaint names the place in OpenAI's way (`messages[2].content`)
 and never repeats the value that stood there. Values that change nothing always pass. What would change the form of
-the answer and cannot be done is refused by name.
+the answer and cannot be done is refused by name. Tests: tests/server/chat/test_request.py.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What all chat completions of a server share: who answers, and memory."""
+"""What all chat completions of a server share: who answers, and memory. Tests: tests/server/chat/test_service.py."""
 
 import asyncio
 from collections.abc import Sequence
