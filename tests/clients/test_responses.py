@@ -106,7 +106,7 @@ def test_openais_asynchronous_client_does_the_same(servers: World) -> None:
 # The Agents SDK.
 
 
-@function_tool
+@function_tool  # type: ignore[untyped-decorator]
 def weather(city: str) -> str:
     """The weather in a city."""
     return f"sun in {city}"
@@ -175,7 +175,7 @@ def test_two_runs_of_the_agents_sdk_in_one_conversation_both_succeed(servers: Wo
 # LangChain.
 
 
-@langchain_tool("weather")
+@langchain_tool("weather")  # type: ignore[untyped-decorator]
 def langchain_weather(city: str) -> str:
     """The weather in a city."""
     return f"sun in {city}"

@@ -68,7 +68,7 @@ def test_a_stream_that_was_dropped_is_taken_up_after_its_last_number(place: Plac
 def test_a_reader_who_has_heard_more_than_there_is_gets_the_end(place: Place, gate: Gate) -> None:
     gate.open()
     made = place.ask("One")
-    query = {"stream": "true", "starting_after": 50}
+    query = {"stream": "true", "starting_after": "50"}
     events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
     assert [(event["sequence_number"], event["type"]) for event in events] == [(51, "response.completed")]
     check_events(events)

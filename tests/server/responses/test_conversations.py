@@ -141,7 +141,7 @@ def test_pages_go_on_by_the_last_id_of_the_list(place: Place) -> None:
     seen: list[str] = []
     after: dict[str, str] = {}
     while True:
-        page = place.api.http.get(f"{PATH}/{id}/items", params={"limit": 2, "order": "asc"} | after).json()
+        page = place.api.http.get(f"{PATH}/{id}/items", params={"limit": "2", "order": "asc"} | after).json()
         seen += [one["content"][0]["text"] for one in page["data"]]
         if not page["has_more"]:
             break
