@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 _NAMES = {  # the same thing has the same one everywhere
     "uuid": r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+    "plain": r"\b(?:resp|conv|msg|fc|rs)_[0-9a-f]{32}",  # of a response, a conversation or an item
     "short": r"\b[0-9a-f]{8}-[0-9a-f]{4}\b",
     "key": r"\bfp_[0-9a-z]{8}_[\w-]{43}(?![\w-])",
     "cache": r"\bfp_[0-9a-f]{40}\b",
