@@ -27,17 +27,19 @@ NEEDED = {
         list_agents list_conversations get_conversation list_turns get_turn list_events list_messages follow_events
         follow_family get_tree get_diff list_members get_member get_stats get_usage get_state get_request explain_cache
         verify_conversation verify_all get_budget list_models get_model list_approvals list_records get_anchor
-        list_holds list_all_holds
+        list_holds list_all_holds get_response list_input_items get_openai_conversation list_items get_item
     """,
     "use": """
         create_conversation describe_conversation change_agent run_turn steer_turn cancel_turn discard_turn settle_turn
         approve_turn deny_turn retry_turn resume_turn ask condense fork_conversation rewind_conversation
         keep_branch bring_from_branch spawn_agent tell_agent reach_agent close_agent change_state preview_request
-        create_chat_completion revoke_approval
+        create_chat_completion revoke_approval create_response cancel_response create_openai_conversation
+        update_openai_conversation create_items
     """,
     "operate": """
         delete_conversation collect hold_family release_family release_hold erase_conversation erase_many list_erasures
-        export_conversation export_all import_export set_budget remove_budget
+        export_conversation export_all import_export set_budget remove_budget delete_response
+        delete_openai_conversation delete_item
     """,
     None: "health ready metrics",
 }

@@ -121,7 +121,7 @@ async def update_openai_conversation(call: CallMade, conversation: _ID) -> Respo
 @calls(
     "DELETE",
     "/v1/conversations/{conversation}",
-    role="use",
+    role="operate",
     openai=True,
     gives=OpenAIConversationDeleted,
     raises="not_found conversation_locked turn_open held",
@@ -183,7 +183,7 @@ async def get_item(call: CallMade, conversation: _ID, item: _ITEM, include: Incl
 @calls(
     "DELETE",
     "/v1/conversations/{conversation}/items/{item}",
-    role="use",
+    role="operate",
     openai=True,
     gives=OpenAIConversation,
     raises="not_found conversation_locked",

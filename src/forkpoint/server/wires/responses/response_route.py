@@ -114,7 +114,9 @@ async def get_response(
     return Response(encode(reply.found_document(call, turn, echo)), media_type=JSON)
 
 
-@calls("DELETE", "/v1/responses/{response}", role="use", openai=True, gives=ResponseDeleted, raises="not_found held")
+@calls(
+    "DELETE", "/v1/responses/{response}", role="operate", openai=True, gives=ResponseDeleted, raises="not_found held"
+)
 async def delete_response(call: CallMade, response: _ID) -> Response:
     """Delete a response: its id is not known any more.
 
