@@ -59,6 +59,7 @@ CODES = {
     "CopyRefused.behind_a_pooler": "behind_a_pooler",
     "StoreUnusable.other_tables": "other_tables",
     "StoreUnusable.unfit_database": "unfit_database",
+    "StoreUnusable.login_refused": "login_refused",
     "StoreUnusable.missing_rights": "missing_rights",
     "StoreUnusable.pooler_not_named": "pooler_not_named",
     "StoreUnusable.other_event_loop": "other_event_loop",

@@ -46,7 +46,7 @@ def test_a_key_is_made_listed_changed_and_revoked_and_only_its_hash_is_kept(addr
     with pytest.raises(AlreadyExists):
         place.add("ann", "other", role="read", history=None)
     assert place.change_role("ann", "read").role == "read"
-    keys = read_shelf(address).keys
+    keys = read_shelf(address, print).keys
     assert keys is not None
     found = keys.find(made.token)
     assert found is not None
@@ -56,7 +56,7 @@ def test_a_key_is_made_listed_changed_and_revoked_and_only_its_hash_is_kept(addr
     assert place.list() == ()
     with pytest.raises(NotFound):
         place.revoke("ann")
-    emptied = read_shelf(address).keys
+    emptied = read_shelf(address, print).keys
     assert emptied is not None, "a store whose last key was revoked must not stand open"
     assert emptied.find(made.token) is None
 
@@ -111,7 +111,7 @@ def test_a_running_server_takes_a_new_key_and_refuses_a_revoked_one(
     caplog.set_level(logging.INFO)
     place = KeysInStore(address)
     first = place.add("ann", "acme", role="use", history=None)
-    keys = read_shelf(address).keys
+    keys = read_shelf(address, print).keys
     assert isinstance(keys, StoredKeys)
     with served(address, keyring=Keyring([keys])) as server:
         assert (status(server.url, first.token), status(server.url, "fp_nobody")) == (200, 401)

@@ -307,6 +307,15 @@ class StoreUnusable(StoreError, code="not_a_store"):
         """
 
     @form
+    def login_refused(self, path: str, detail: str) -> None:
+        """The database server at {path} refuses the connection: {detail}.
+
+        Check the role, its password and the name of the database in the address.
+
+        Chat: Tell whoever runs the server.
+        """
+
+    @form
     def pooler_not_named(self, path: str, detail: str) -> None:
         """The address {path} is a connection pooler's, which gives each transaction to another session ({detail}).
         Nothing was changed.

@@ -12,6 +12,7 @@ from msgspec import Struct
 from forkpoint.conversation.look import is_there
 from forkpoint.conversation.portal import wait_for
 from forkpoint.errors import BadConfig
+from forkpoint.server.absence import once_there
 from forkpoint.server.http.keys import ApiKey, NewKey, Role, add_key, change_role, list_keys, revoke_key
 from forkpoint.server.http.stored_keys import (
     StoredKeys,
@@ -37,8 +38,11 @@ class Shelf(Struct, frozen=True):
     config: str | None = None
 
 
-def read_shelf(address: str) -> Shelf:
-    """What is on the shelf of the store at an address. A file that is not there is not made. Raises `BadKeys`."""
+def read_shelf(address: str, told: Callable[[str], None]) -> Shelf:
+    """What is on the shelf of the store at an address. A file that is not there is not made. Raises `BadKeys`.
+
+    A database that does not answer is waited for; ``told`` is called after each try.
+    """
     if address == "memory:" or not is_there(address):
         return Shelf()
 
@@ -47,7 +51,7 @@ def read_shelf(address: str) -> Shelf:
         keys = await stored_keys(store, f"the store at {shown(address)}")
         return Shelf(keys, None if config is None else config.text)
 
-    return _at(address, read)
+    return wait_for("the store", lambda: once_there(address, lambda: _use(address, read), told))
 
 
 def read_config(address: str) -> StoredDocument | None:
@@ -138,10 +142,10 @@ def shown(address: str) -> str:
 
 
 def _at(address: str, do: Callable[[Store], Awaitable[T]]) -> T:
+    return wait_for("the store", lambda: _use(address, do))
+
+
+async def _use(address: str, do: Callable[[Store], Awaitable[T]]) -> T:
     """Opens the store at an address, does something with it, and closes it."""
-
-    async def run() -> T:
-        async with await open_store(address) as store:
-            return await do(store)
-
-    return wait_for("the store", run)
+    async with await open_store(address) as store:
+        return await do(store)

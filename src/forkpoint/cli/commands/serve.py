@@ -112,7 +112,7 @@ def serve(
     flags = {"host": host, "port": port, "keys": keys, "key_env": key_env, "log_level": log_level}
     start = _started_with(file, flags, settings)
     address = _address(store, start)
-    shelf = read_shelf(address)
+    shelf = read_shelf(address, tell)
     if config is None and shelf.config is not None:
         file = read_text(shelf.config, f"the file in the store at {shown(address)}")
         start = _started_with(file, flags, settings)

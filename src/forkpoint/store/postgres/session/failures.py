@@ -17,6 +17,8 @@ _POOLER = {"26000", "42P05"}  # a prepared statement that is not there, or is th
 _FULL = {"53100"}
 _CONNECTIONS = {"53300"}
 _READ_ONLY = "25006"
+# What a server or a pooler says of a connection that it will never take, in English: there is no SQLSTATE then.
+_REFUSED = ("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry", "no such ")
 _ABSENT = ("42P01", "42703", "42883", "3F000", "42704")  # tables, columns, functions that a store has
 _DAMAGED = ("XX001", "XX002")
 
@@ -60,6 +62,8 @@ def translate(error: Exception, path: str) -> ForkpointError:
     match state:
         case None if "unsupported startup parameter" in detail:  # PgBouncer, which gives no SQLSTATE here
             return StoreUnusable.pooler_not_named(path, detail)
+        case None if isinstance(error, psycopg.Error) and any(text in str(error) for text in _REFUSED):
+            return StoreUnusable.login_refused(path, detail)
         case None:
             return StoreUnavailable(path, detail)
         case _ if state in _POOLER:
