@@ -93,10 +93,16 @@ class Server:
             cursor = db.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description is not None else []
 
-    def wait_for_sessions(self, what: str, *, none: bool = False) -> None:
-        """Returns when a session waits for what ``pg_stat_activity`` calls so; with ``none``, when no session does."""
+    def wait_for_sessions(self, what: str) -> None:
+        """Returns when a session waits for what ``pg_stat_activity`` calls so."""
         those = "SELECT count(*) > 0 FROM pg_stat_activity WHERE %s IN (wait_event, wait_event_type)"
-        while self.execute(those, what) != [(not none,)]:
+        while self.execute(those, what) != [(True,)]:
+            time.sleep(0.01)
+
+    def wait_for_end_of_wait(self, pid: int, what: str) -> None:
+        """Returns when this session does not wait for that any more. Others may."""
+        those = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = %s"
+        while self.execute(those, pid, what) != [(0,)]:
             time.sleep(0.01)
 
     def lock(self, statement: str, database: str) -> "psycopg.Connection":

@@ -377,7 +377,9 @@ async def happen(mishap: Mishap, server: Server) -> None:
         case "the wait is cancelled":
             await in_thread(server.execute, f"SELECT pg_cancel_backend(pid) {those}")
         case "the time limit passes":
-            await in_thread(server.wait_for_sessions, "SyncRep", none=True)  # the store ends that session itself
+            waiting = await in_thread(server.execute, f"SELECT pid {those}")  # the store ends that session itself
+            for (pid,) in waiting:
+                await in_thread(server.wait_for_end_of_wait, pid, "SyncRep")
 
 
 async def is_there(store: PostgresStore, id: str) -> int:
