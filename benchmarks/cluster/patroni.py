@@ -329,7 +329,7 @@ class Patroni:
                     "synchronous_mode": True,
                     "synchronous_mode_strict": True,
                     "primary_start_timeout": 0,
-                    "maximum_lag_on_failover": 1048576,
+                    "maximum_lag_on_failover": 1 << 27,  # unsynced writes go on while commits wait for a standby
                     "postgresql": {
                         "use_pg_rewind": True,
                         "use_slots": True,

@@ -7,7 +7,12 @@ import pytest
 from tests.server.chat.chatting import agents_at, post
 from tests.server.support.serving import served
 
+from forkpoint.backend.results import Turn
+from forkpoint.errors import TurnFailed
+from forkpoint.events import Usage
 from forkpoint.llm import Timeouts
+from forkpoint.server.http.statuses import retry_after, status_of
+from forkpoint.store.values import TurnError
 from forkpoint.testing import Fault, ModelServer, Reply, Script
 
 UPSTREAM = [
@@ -84,3 +89,11 @@ def test_a_provider_that_never_answers_is_504(models: ModelServer) -> None:
     with served(agents=agents) as server, server.client() as client:
         said = post(client, "Hi")
     assert (said.status_code, said.json()["error"]["code"]) == (504, "model_timeout")
+
+
+@pytest.mark.parametrize(("code", "status", "wait"), [("store_unavailable", 503, 2), ("model_refused", 422, None)])
+def test_a_turn_that_failed_in_another_process_has_the_status_and_the_wait_of_its_reason(
+    code: str, status: int, wait: int | None
+) -> None:
+    failed = TurnFailed("t1", "why", turn=Turn("t1", "c1", "failed", (), (), Usage(), error=TurnError(code, "why")))
+    assert (status_of(failed), retry_after(failed)) == (status, wait)

@@ -119,7 +119,8 @@ def is_upstream(error: BaseException) -> bool:
 def retry_after(error: BaseException) -> int | None:
     """The seconds after which another try makes sense, or None if that is not known."""
     cause = error.cause if isinstance(error, TurnFailed) else error
-    said = getattr(cause, "retry_after", STORE_WAIT if isinstance(cause, _OF_THE_STORE) else None)
+    kind = _noted_kind(error) if isinstance(error, TurnFailed) and cause is None else type(cause)
+    said = getattr(cause, "retry_after", STORE_WAIT if issubclass(kind, _OF_THE_STORE) else None)
     return None if said is None else max(1, math.ceil(said))
 
 
@@ -127,9 +128,16 @@ def _status_of_turn(failed: TurnFailed) -> int:
     """The status of the reason why a turn failed, if the reason is known."""
     if failed.cause is not None:
         return status_of(failed.cause)
-    code = failed.turn.error.code if getattr(failed.turn, "error", None) is not None else ""
-    kind = KINDS.get(code, ForkpointError)
-    return _status_of_class(class_of(kind), code)
+    return _status_of_class(_noted_kind(failed), _noted_code(failed))
+
+
+def _noted_kind(failed: TurnFailed) -> type[ForkpointError]:
+    """The class of the error that is written down with a turn: it may have failed in another process."""
+    return class_of(KINDS.get(_noted_code(failed), ForkpointError))
+
+
+def _noted_code(failed: TurnFailed) -> str:
+    return failed.turn.error.code if getattr(failed.turn, "error", None) is not None else ""
 
 
 def _status_of_class(cls: type[ForkpointError], code: str) -> int:
