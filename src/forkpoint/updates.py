@@ -39,10 +39,11 @@ class TextPiece(Struct, frozen=True, tag="text"):
     text: str
 
 
-class ReasoningPiece(Struct, frozen=True, tag="reasoning"):
-    """Some of what the model thinks before it answers."""
+class ReasoningPiece(Struct, frozen=True, tag="reasoning", omit_defaults=True):
+    """Some of what the model thinks before it answers. ``index`` says which thought of this answer it belongs to."""
 
     text: str
+    index: int = 0
 
 
 class CallPiece(Struct, frozen=True, tag="call"):

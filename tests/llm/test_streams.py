@@ -1360,3 +1360,26 @@ def test_an_odd_answer_is_stored_or_refused_but_nothing_breaks(name: str) -> Non
     told = tell(wire, events())
     for body in told.answer.said if told.answer is not None else ():
         encode_body(body)
+
+
+def test_pieces_say_which_thought_of_the_answer_they_belong_to() -> None:
+    def thinking(index: int, text: str) -> list[Any]:
+        delta = {"type": "thinking_delta", "thinking": text}
+        return block(index, {"type": "thinking", "thinking": "", "signature": "s"}, delta)
+
+    def thought(place: int, text: str) -> list[Any]:
+        item = {"id": f"rs_{place}", "type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+        delta = {"type": "response.reasoning_summary_text.delta", "output_index": place, "delta": text}
+        return [added(place, item), delta, done(place, item)]
+
+    redacted, message = block(0, {"type": "redacted_thinking", "data": "gA"}), message_item("Hello")
+    said = text_block(2, "Hello")
+    blocks = [MESSAGES_START, *redacted, *thinking(1, "One"), *said, *thinking(3, "Two"), *message_end()]
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    items = [added(0, searched), done(0, searched), *thought(1, "One"), added(2, message), done(2, message)]
+    for wire, events in [("messages", blocks), ("responses", [*items, *thought(3, "Two"), completed()])]:
+        told = tell(wire, events)
+        assert told.answer is not None
+        thoughts = [body.text for body in told.answer.said if isinstance(body, Reasoning)]
+        pieces = [piece for piece in told.pieces if isinstance(piece, ReasoningPiece)]
+        assert [(piece.text, thoughts[piece.index]) for piece in pieces] == [("One", "One"), ("Two", "Two")]

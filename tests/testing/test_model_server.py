@@ -95,7 +95,7 @@ def pieces_in(stream: bytes) -> str:
     return said
 
 
-ALL_SAID = FULL.reasoning + FULL.text + FULL.calls[0].arguments + FULL.calls[1].arguments
+ALL_SAID = "".join(FULL.thoughts) + FULL.text + FULL.calls[0].arguments + FULL.calls[1].arguments
 
 
 @contextlib.contextmanager

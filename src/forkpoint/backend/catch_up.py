@@ -22,9 +22,14 @@ class _Pieces:
         self._texts = [_text(first)]
 
     def takes(self, piece: _Piece) -> bool:
-        if isinstance(piece, CallPiece):
-            return isinstance(self.first, CallPiece) and self.first.index == piece.index
-        return type(self.first) is type(piece)
+        match self.first, piece:
+            case (CallPiece(index=one), CallPiece(index=other)) | (
+                ReasoningPiece(index=one),
+                ReasoningPiece(index=other),
+            ):
+                return one == other
+            case _:
+                return type(self.first) is type(piece)
 
     def add(self, piece: _Piece) -> None:
         self._texts.append(_text(piece))

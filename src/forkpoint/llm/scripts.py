@@ -56,10 +56,13 @@ class ScriptedCall(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Reply(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One answer. Times are in seconds: ``delay`` before the first piece, ``pace`` before each further one."""
+    """One answer. Times are in seconds: ``delay`` before the first piece, ``pace`` before each further one.
+
+    ``reasoning`` is a thought, or several of them.
+    """
 
     text: str = ""
-    reasoning: str = ""
+    reasoning: str | tuple[str, ...] = ""
     calls: tuple[ScriptedCall, ...] = ()
     usage: Usage | None = None  # what is reported; estimated if None
     finish: Finish | None = None  # by default what fits the answer
@@ -67,6 +70,11 @@ class Reply(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     pace: float = 0.0
     piece: int = 16  # characters of text or arguments in each piece
     fault: Fault | None = None
+
+    @property
+    def thoughts(self) -> tuple[str, ...]:
+        thoughts = (self.reasoning,) if isinstance(self.reasoning, str) else self.reasoning
+        return tuple(thought for thought in thoughts if thought)
 
     @property
     def finished(self) -> Finish:

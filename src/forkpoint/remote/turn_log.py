@@ -149,7 +149,9 @@ def _rest(told: Update, whole: Update) -> list[Update] | None:
             return [TextPiece(more)] if more else []
         case (ReasoningPiece(text=begun), ReasoningPiece(text=text)) if text.startswith(begun):
             more = text.removeprefix(begun)
-            return [ReasoningPiece(more)] if more else []
+            if whole.index != told.index:
+                return None
+            return [replace(whole, text=more)] if more else []
         case (CallPiece(arguments=begun), CallPiece(arguments=text)) if text.startswith(begun):
             more = text.removeprefix(begun)
             if replace(whole, arguments=begun) != told:
@@ -164,11 +166,14 @@ def _steps(events: Iterable[Event | StagedEvent], by: Mapping[str, str | None]) 
     calls: dict[str, ToolCall] = {}
     called: ModelCalled | None = None
     said: list[Update] = []
+    thoughts = 0  # of this answer, those without a text too
     for event in events:
         body = event.body
         match body:
-            case Reasoning(text=str(text)) if text:
-                said.append(ReasoningPiece(text))
+            case Reasoning(text=text):
+                if text:
+                    said.append(ReasoningPiece(text, thoughts))
+                thoughts += 1
             case AssistantMessage(parts=parts):
                 said.append(TextPiece("".join(part.text for part in parts if isinstance(part, Text))))
             case ToolCall():
@@ -178,7 +183,7 @@ def _steps(events: Iterable[Event | StagedEvent], by: Mapping[str, str | None]) 
             case ModelCalled():  # it stands before what was said
                 if called is not None:
                     yield [*said, Answered(called)]
-                called, said = body, []
+                called, said, thoughts = body, [], 0
             case ToolResult():
                 if called is not None:
                     yield [*said, Answered(called)]

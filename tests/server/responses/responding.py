@@ -29,6 +29,8 @@ EVENTS: dict[str, type[BaseModel]] = {
     "response.content_part.done": types.ResponseContentPartDoneStreamingEvent,
     "response.output_text.delta": types.ResponseOutputTextDeltaStreamingEvent,
     "response.output_text.done": types.ResponseOutputTextDoneStreamingEvent,
+    "response.refusal.delta": types.ResponseRefusalDeltaStreamingEvent,
+    "response.refusal.done": types.ResponseRefusalDoneStreamingEvent,
     "response.function_call_arguments.delta": types.ResponseFunctionCallArgumentsDeltaStreamingEvent,
     "response.function_call_arguments.done": types.ResponseFunctionCallArgumentsDoneStreamingEvent,
     "response.reasoning_summary_part.added": types.ResponseReasoningSummaryPartAddedStreamingEvent,

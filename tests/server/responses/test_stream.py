@@ -139,3 +139,50 @@ def test_what_fails_before_the_model_speaks_has_a_status_of_its_own(place: Place
     place.models.script = Script([])
     answer = place.post("Hi", stream=True)
     assert problem(answer)[0] >= 400
+
+
+def test_each_of_several_thoughts_is_told_under_its_own_item(place: Place) -> None:
+    place.script(Reply("Fine", reasoning=("First I look", "Then I count"), piece=4))
+    events = place.stream("Hi")
+    said: dict[str, str] = {}
+    for event in events:
+        if event["type"] == "response.reasoning_summary_text.delta":
+            said[event["item_id"]] = said.get(event["item_id"], "") + event["delta"]
+    thoughts = [item for item in events[-1]["response"]["output"] if item["type"] == "reasoning"]
+    assert [said[item["id"]] for item in thoughts] == ["First I look", "Then I count"]
+    assert [item["summary"][0]["text"] for item in thoughts] == ["First I look", "Then I count"]
+
+
+@pytest.mark.parametrize("after", [0, 2], ids=["at once", "after a thought"])
+def test_a_refusal_is_told_as_one_and_leaves_nothing(place: Place, after: int) -> None:
+    place.script(Reply("No", reasoning="Let me", piece=3, fault=Fault("refused", after=after)))
+    before = place.api.http.get("/api/conversations").json()["items"]
+    events = place.stream("Hi")
+    refused = ["output_item.added", "content_part.added", "refusal.delta", "refusal.done", "content_part.done"]
+    assert kinds(events)[-7:] == [*refused, "output_item.done", "failed"]
+    failed = events[-1]["response"]
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "invalid_prompt")
+    (item,) = failed["output"]
+    assert item == events[-2]["item"]
+    assert item["content"] == [{"type": "refusal", "refusal": events[-5]["delta"]}]
+    found = place.get(failed["id"])
+    assert (found["status"], found["error"]["code"], found["output"]) == ("failed", "invalid_prompt", [item])
+    assert place.api.http.get("/api/conversations").json()["items"] == before
+
+
+def test_a_refusal_without_a_stream_has_a_status_of_its_own(place: Place) -> None:
+    place.script(Reply("No", fault=Fault("refused")))
+    assert problem(place.post("Hi"))[:2] == (400, "content_filter")
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_thought_is_shown_whatever_its_provider_speaks(api: str) -> None:
+    with responding(Reply("Fine", reasoning="Let me think", piece=4), llm={"api": api}) as place:
+        events = place.stream("Hi")
+        thought, said = events[-1]["response"]["output"]
+        assert (thought["type"], thought["summary"]) == (
+            "reasoning",
+            [{"type": "summary_text", "text": "Let me think"}],
+        )
+        assert ids(events) == [thought["id"], said["id"]]
+        left_nothing(place.server)

@@ -79,7 +79,11 @@ def _with_id(call: ScriptedCall, number: int, place: int) -> ScriptedCall:
 
 
 def _pieces(reply: Reply, calls: list[ScriptedCall]) -> list[Piece]:
-    pieces: list[Piece] = [ReasoningPiece(part) for part in in_pieces(reply.reasoning, reply.piece)]
+    pieces: list[Piece] = [
+        ReasoningPiece(part, index)
+        for index, thought in enumerate(reply.thoughts)
+        for part in in_pieces(thought, reply.piece)
+    ]
     pieces += [TextPiece(part) for part in in_pieces(reply.text, reply.piece)]
     for index, call in enumerate(calls):
         for part in in_pieces(call.arguments, reply.piece):
@@ -88,18 +92,19 @@ def _pieces(reply: Reply, calls: list[ScriptedCall]) -> list[Piece]:
 
 
 def _estimated(request: Request, body: object, reply: Reply, cache: PromptCache | None) -> Usage:
-    said = reply.text + reply.reasoning + "".join(call.arguments for call in reply.calls)
+    thought = "".join(reply.thoughts)
+    said = reply.text + thought + "".join(call.arguments for call in reply.calls)
     prompt = Usage(calls=1, input=len(request.body) // 4)
     if cache is not None:
         prompt = cache.of_body(body, wire="chat", key=request.key)
-    return prompt + Usage(output=len(said) // 4 + 1, reasoning=len(reply.reasoning) // 4)
+    return prompt + Usage(output=len(said) // 4 + 1, reasoning=len(thought) // 4)
 
 
 def _answer(request: Request, reply: Reply, calls: list[ScriptedCall]) -> Answer:
     origin = request.rendering.manifest.origin
-    said: list[Said] = []
-    if reply.reasoning:
-        said.append(Reasoning(reply.reasoning, provider=origin, item='{"in":"reasoning_content"}'))
+    said: list[Said] = [
+        Reasoning(thought, provider=origin, item='{"in":"reasoning_content"}') for thought in reply.thoughts
+    ]
     if message := spoken(reply.text, origin):
         said.append(message)
     said += [ToolCall(call.call_id or "", call.tool, call.arguments, provider=origin) for call in calls]

@@ -90,11 +90,16 @@ class MessagesStream:
             case "text" if text:
                 self._hearing.piece(TextPiece(text))
             case "thinking" if text:
-                self._hearing.piece(ReasoningPiece(text))
+                self._hearing.piece(ReasoningPiece(text, self._thoughts_before(index)))
             case "tool_use":
                 self._hearing.piece(CallPiece(index, block.id, block.name, text))
             case _:
                 pass
+
+    def _thoughts_before(self, index: int) -> int:
+        """How many thoughts of the answer come before a block."""
+        before = (block.body(self._origin) for place, block in self._blocks.items() if place < index)
+        return sum(isinstance(body, Reasoning) for body in before)
 
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):

@@ -23,6 +23,7 @@ from forkpoint.updates import CallPiece, ReasoningPiece, TextPiece
 
 _THOUGHTS = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
 _INCOMPLETE: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "filter"}
+_SAID = {"message", "function_call"}  # items of all other types are thoughts, or go back with them
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
 
 
@@ -34,7 +35,7 @@ class ResponsesStream:
         self._model = model
         self._hearing = hearing
         self._text = SplitText()
-        self._thoughts = SplitText()
+        self._thoughts: dict[int, SplitText] = {}
         self._arguments: dict[int, SplitText] = {}
         self._begun: dict[int, dict[str, Any]] = {}
         self._items: dict[int, dict[str, Any]] = {}
@@ -57,8 +58,8 @@ class ResponsesStream:
                 if shown := self._text.add(delta):
                     self._hearing.piece(TextPiece(shown))
             case _ if kind in _THOUGHTS:
-                if shown := self._thoughts.add(delta):
-                    self._hearing.piece(ReasoningPiece(shown))
+                if shown := self._thoughts.setdefault(place, SplitText()).add(delta):
+                    self._hearing.piece(ReasoningPiece(shown, self._thoughts_before(place)))
             case "response.output_item.added" if isinstance(item, dict):
                 self._begun[place] = item
                 if item.get("type") == "function_call":
@@ -97,6 +98,11 @@ class ResponsesStream:
         begun = self._begun.get(place, {})
         shown = self._arguments.setdefault(place, SplitText()).add(delta)
         self._hearing.piece(CallPiece(place, name(begun.get("call_id")), name(begun.get("name")), shown))
+
+    def _thoughts_before(self, place: int) -> int:
+        """How many thoughts of the answer come before an item."""
+        before = (item.get("type") for at, item in self._begun.items() if at < place)
+        return sum(kind not in _SAID for kind in before)
 
     def _body(self, item: dict[str, Any], finish: Finish) -> Said | None:
         match item.get("type"):

@@ -75,9 +75,7 @@ class Speech(Struct, frozen=True):
 
 def speech_of(reply: Reply, request: Recorded, prompt: Usage) -> Speech:
     """The speech that a reply stands for. ``prompt`` is what the prompt used; a reply's own usage wins."""
-    parts: list[Part] = []
-    if reply.reasoning:
-        parts.append(Part("thought", reply.reasoning))
+    parts = [Part("thought", thought) for thought in reply.thoughts]
     if reply.text:
         parts.append(Part("words", reply.text))
     for place, call in enumerate(reply.calls):

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forkpoint.backend.results import Turn
+from forkpoint.errors import RequestRefused
 from forkpoint.events import ModelCalled, TurnStopped, Usage
 from forkpoint.server.wires.responses.ids import conversation_id, response_id
-from forkpoint.server.wires.responses.output import output_of
+from forkpoint.server.wires.responses.output import output_of, refusal_message
 from forkpoint.server.wires.responses.request import Echo
 
 ResponseStatus: TypeAlias = Literal["completed", "failed", "in_progress", "cancelled", "incomplete"]
@@ -110,7 +111,11 @@ def response_of(turn: Turn, echo: Echo, *, will_go_on: bool = False) -> Response
         error = ResponseError("server_error", "The response was interrupted: the server that ran it is gone.")
         if turn.error is not None:
             error = ResponseError(_code(turn.error.code), turn.error.message)
-    shows = status in {"completed", "incomplete"}
+    output: list[dict[str, Any]] = []
+    if status in {"completed", "incomplete"}:
+        output = output_of(turn.id, turn.events, echo)
+    elif turn.error is not None and turn.error.code == RequestRefused.model_refused.code:
+        output = [refusal_message(turn.id, turn.error.message)]
     return _document(
         turn.id,
         turn.started,
@@ -119,7 +124,7 @@ def response_of(turn: Turn, echo: Echo, *, will_go_on: bool = False) -> Response
         cut=cut,
         error=error,
         ended=turn.ended if status == "completed" else None,
-        output=output_of(turn.id, turn.events, echo) if shows else [],
+        output=output,
         usage=None if status == "in_progress" else turn.usage,
     )
 
@@ -130,10 +135,16 @@ def begun_response(turn: str, started: int, echo: Echo) -> ResponseDocument:
 
 
 def failed_response(
-    turn: str, started: int, echo: Echo, error: ResponseError, *, status: ResponseStatus = "failed"
+    turn: str,
+    started: int,
+    echo: Echo,
+    error: ResponseError,
+    *,
+    status: ResponseStatus = "failed",
+    output: Sequence[dict[str, Any]] = (),
 ) -> ResponseDocument:
-    """The response of a turn that did not commit."""
-    return _document(turn, started, echo, status=status, error=error)
+    """The response of a turn that did not commit. Its output is what the model said instead of an answer, if it did."""
+    return _document(turn, started, echo, status=status, error=error, output=output)
 
 
 def _document(
@@ -216,9 +227,7 @@ def _cut(turn: Turn) -> ResponseIncomplete | None:
 
 def _code(code: str) -> str:
     """An error's code in the words that clients of this API know."""
-    return {"model_rate_limit": "rate_limit_exceeded", "model_context_too_long": "context_length_exceeded"}.get(
-        code, "server_error"
-    )
+    return _CODES.get(code, "server_error")
 
 
 def _usage(usage: Usage) -> ResponseUsage:
@@ -231,4 +240,9 @@ def _usage(usage: Usage) -> ResponseUsage:
     )
 
 
+_CODES = {
+    "model_context_too_long": "context_length_exceeded",
+    "model_rate_limit": "rate_limit_exceeded",
+    "model_refused": "invalid_prompt",
+}
 encode = msgspec.json.Encoder().encode

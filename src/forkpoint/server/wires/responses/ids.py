@@ -49,6 +49,11 @@ def message_id(turn: str, response: int) -> str:
     return f"msg_{_plain(turn)}_r{response}"
 
 
+def refusal_id(turn: str) -> str:
+    """The message in which a model refused to answer a turn."""
+    return f"msg_{_plain(turn)}_refusal"
+
+
 def reasoning_id(turn: str, response: int, number: int) -> str:
     """A thought in one of a turn's model responses."""
     return f"rs_{_plain(turn)}_r{response}_{number}"

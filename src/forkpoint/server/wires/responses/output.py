@@ -30,7 +30,14 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.history.fences import unfenced
-from forkpoint.server.wires.responses.ids import call_item_id, input_item_id, message_id, reasoning_id, result_item_id
+from forkpoint.server.wires.responses.ids import (
+    call_item_id,
+    input_item_id,
+    message_id,
+    reasoning_id,
+    refusal_id,
+    result_item_id,
+)
 from forkpoint.server.wires.responses.request import ENCRYPTED, SERVER_CALLS, Echo
 
 Said = Event | StagedEvent
@@ -73,6 +80,15 @@ def given_of(turn: str, given: Sequence[Given], echo: Echo) -> list[dict[str, An
 def message(id: str, text: str, status: str = "completed") -> dict[str, Any]:
     """A message of the assistant."""
     return {"type": "message", "id": id, "status": status, "role": "assistant", "content": [output_text(text)]}
+
+
+def refusal_message(turn: str, why: str) -> dict[str, Any]:
+    """A message of the assistant that refuses to answer a turn. It is no part of the history."""
+    return message(refusal_id(turn), "") | {"content": [refusal(why)]}
+
+
+def refusal(why: str) -> dict[str, Any]:
+    return {"type": "refusal", "refusal": why}
 
 
 def output_text(text: str) -> dict[str, Any]:
@@ -237,10 +253,10 @@ def _given_message(id: str, role: str, parts: Sequence[Part]) -> dict[str, Any]:
 
 def _thought(id: str, body: Reasoning, *, encrypted: bool) -> dict[str, Any] | None:
     """A thought, or None for the work of a provider's own tool, which is no thought."""
-    if body.item is None:
+    item: dict[str, Any] = {} if body.item is None else msgspec.json.decode(body.item)
+    if item.get("type") is None:  # of a provider that does not speak Responses
         return reasoning(id, [body.text] if body.text else [])
-    item: dict[str, Any] = msgspec.json.decode(body.item)
-    if item.get("type") != "reasoning":
+    if item["type"] != "reasoning":
         return None
     shown = {"type": "reasoning", "id": id, "summary": item.get("summary") or [], "content": item.get("content")}
     return shown | {"encrypted_content": item.get("encrypted_content") if encrypted else None}

@@ -20,7 +20,7 @@ from forkpoint.server.wires.identity import IGNORED, STATUS, TURN
 from forkpoint.server.wires.responses.document import ResponseDocument, encode, response_of
 from forkpoint.server.wires.responses.ids import turn_of_response
 from forkpoint.server.wires.responses.request import Echo
-from forkpoint.server.wires.responses.stream import ResponseStream
+from forkpoint.server.wires.responses.stream import ResponseStream, why_refused
 from forkpoint.server.wires.responses.turn import ResponseTurn
 
 FIRST = 5.0
@@ -65,7 +65,7 @@ class ResponseReply:
         waits: list[Awaitable[object]] = [turn.stream.spoke.wait(), feed.ended.wait(), asyncio.sleep(FIRST)]
         if await self._is_gone(feed, *waits):
             return Response(status_code=GONE)
-        if feed.error is not None:
+        if feed.error is not None and why_refused(feed.error) is None:
             return self._refused(feed.error)
         turn.has_begun = True
         feed.enter()

@@ -12,7 +12,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
 from forkpoint.clock import system_clock as now
-from forkpoint.errors import TurnCancelled
+from forkpoint.errors import RequestRefused, TurnCancelled, TurnFailed
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import frame
 from forkpoint.server.wires.errors import document as error_document
@@ -26,7 +26,15 @@ from forkpoint.server.wires.responses.document import (
     response_of,
 )
 from forkpoint.server.wires.responses.ids import call_item_id, message_id, reasoning_id
-from forkpoint.server.wires.responses.output import custom_call, function_call, message, output_text, reasoning
+from forkpoint.server.wires.responses.output import (
+    custom_call,
+    function_call,
+    message,
+    output_text,
+    reasoning,
+    refusal,
+    refusal_message,
+)
 from forkpoint.server.wires.responses.request import Echo
 from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
 
@@ -131,9 +139,9 @@ class ResponseStream:
             case TextPiece(text=text):
                 if self._is_telling:
                     self._text(text)
-            case ReasoningPiece(text=text):
+            case ReasoningPiece(text=text, index=index):
                 if self._is_telling:
-                    self._thought(text)
+                    self._thought(text, index)
             case CallPiece():
                 if self._is_telling:
                     self._call(update)
@@ -190,18 +198,18 @@ class ResponseStream:
         item.blank.clear()
         self._text_delta(item, delta)
 
-    def _open_message(self, item: "_ToldItem") -> None:
+    def _open_message(self, item: "_ToldItem", part: dict[str, Any] | None = None) -> None:
         item.is_told = True
         opened = message(item.id, "", "in_progress") | {"content": []}
         self.events.add("response.output_item.added", output_index=item.index, item=opened)
-        self.events.add("response.content_part.added", **item.place, content_index=0, part=output_text(""))
+        self.events.add("response.content_part.added", **item.place, content_index=0, part=part or output_text(""))
 
     def _text_delta(self, item: "_ToldItem", delta: str) -> None:
         item.said.append(delta)
         self.events.add("response.output_text.delta", **item.place, content_index=0, delta=delta, logprobs=[])
 
-    def _thought(self, text: str) -> None:
-        id = reasoning_id(self._turn, self._response, 0)
+    def _thought(self, text: str, index: int) -> None:
+        id = reasoning_id(self._turn, self._response, index)
         item = self._items.get(id)
         if item is None:
             item = self._items[id] = _ToldItem(id, len(self._items), "reasoning")
@@ -278,9 +286,14 @@ class ResponseStream:
         self._begin(turn)
         said = error_document(error, self._request_id)["error"]
         code = {"rate_limit_error": "rate_limit_exceeded"}.get(said["type"], "server_error")
-        code = said["code"] if said["code"] == "context_length_exceeded" else code
+        code = {"context_length_exceeded": said["code"], "content_filter": "invalid_prompt"}.get(said["code"], code)
         status: ResponseStatus = "cancelled" if isinstance(error, TurnCancelled) else "failed"
-        failed = failed_response(turn, self._started, self.echo, ResponseError(code, said["message"]), status=status)
+        output = []
+        if (why := why_refused(error)) is not None:
+            output = [refusal_message(turn, why)]
+            self._complete(output[0])
+        why_failed = ResponseError(code, said["message"])
+        failed = failed_response(turn, self._started, self.echo, why_failed, status=status, output=output)
         self.events.add("response.failed", response=failed)
 
     def _complete(self, document: dict[str, Any]) -> None:
@@ -300,6 +313,13 @@ class ResponseStream:
 
     def _complete_message(self, item: "_ToldItem", document: dict[str, Any]) -> None:
         part = document["content"][0]
+        if part["type"] == "refusal":
+            self._open_message(item, refusal(""))
+            place = item.place | {"content_index": 0}
+            self.events.add("response.refusal.delta", **place, delta=part["refusal"])
+            self.events.add("response.refusal.done", **place, refusal=part["refusal"])
+            self.events.add("response.content_part.done", **place, part=part)
+            return
         if not item.is_told:
             self._open_message(item)
         if not item.said:
@@ -333,6 +353,12 @@ class ResponseStream:
             self._arguments(item, document["arguments"])
         done = {"name": document["name"], "arguments": document["arguments"]}
         self.events.add("response.function_call_arguments.done", **item.place, **done)
+
+
+def why_refused(error: BaseException) -> str | None:
+    """What a model said that refused to answer; None if an error is another one."""
+    cause = error.cause if isinstance(error, TurnFailed) and error.cause is not None else error
+    return str(cause) if RequestRefused.model_refused.made(cause) else None
 
 
 def _last(response: ResponseDocument) -> str:
