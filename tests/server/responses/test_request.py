@@ -86,3 +86,10 @@ def test_what_is_repeated_survives_being_stored() -> None:
     assert again.to_json() == echo.to_json()
     assert (again.instructions, again.has_form, again.metadata) == ("Be brief.", True, {"a": "b"})
     assert not Echo.from_json(None).has_form
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", {"type": "function", "name": "a"}], ids=str)
+def test_a_choice_of_tools_is_a_word_or_an_object(choice: Any) -> None:
+    """Codex always sends the word ``auto``."""
+    request = read(tools=[function("a"), {"type": "web_search"}], tool_choice=choice)
+    assert json.loads(bytes(request.echo.tool_choice)) == choice

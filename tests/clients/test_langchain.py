@@ -8,8 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from tests.clients.support.witness import AsyncWitnessed, Witness, Witnessed
 from tests.server.responses.responding import Place, responding
-from tests.server.responses.witness import AsyncWitnessed, Witness, Witnessed
 from tests.server.support.turning import left_nothing, obedient
 
 from forkpoint.testing import Fault, Reply, Script

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, RunConfig, Runner, function_tool
 from openai import AsyncOpenAI
+from tests.clients.support.witness import AsyncWitnessed, Witness
 from tests.server.responses.responding import Place, responding
-from tests.server.responses.witness import AsyncWitnessed, Witness
 from tests.server.support.turning import Visits, left_nothing, obedient
 
 from forkpoint.server.wires.responses.ids import conversation_named

@@ -37,7 +37,7 @@ class Exchange:
         if self.is_stream:
             check_events(self.events)
             assert self.events[-1]["type"] in LAST
-        elif self.status == 200 and self.answer["object"] == "response" and self.method != "DELETE":
+        elif self.status == 200 and self.answer.get("object") == "response" and self.method != "DELETE":
             check_response(self.answer)
 
 
