@@ -45,6 +45,12 @@ async def _chat(bench: Bench) -> Section:
     return await chat.measure(bench)
 
 
+async def _responses(bench: Bench) -> Section:
+    from benchmarks import responses  # only when it is measured: it needs the extra `server`
+
+    return await responses.measure(bench)
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "fork": fork.measure,
     "turn": turn.measure,
@@ -57,10 +63,11 @@ MEASUREMENTS: dict[str, Callable[[Bench], Awaitable[Section]]] = {
     "conversation": _conversation,
     "server": _server,
     "chat": _chat,
+    "responses": _responses,
     "postgres": _postgres,
 }
 
-_WITHOUT_PEERS = {"server", "chat"}  # these need none of the group `benchmarks`
+_WITHOUT_PEERS = {"server", "chat", "responses"}  # these need none of the group `benchmarks`
 _SILENT = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
 
 

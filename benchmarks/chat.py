@@ -114,7 +114,7 @@ def _rounds(
         for contender in contenders if number % 2 == 0 else contenders[::-1]:
             place = contender.name, task.form, task.stored, task.clients
             if place == _counts_for(place):
-                found.setdefault(place, []).append(_cell(load, model, contender, task))
+                found.setdefault(place, []).append(measured_cell(load, model, contender, task))
 
 
 def _counts_for(place: Place) -> Place:
@@ -123,7 +123,8 @@ def _counts_for(place: Place) -> Place:
     return (name, form, stored, 1 if name == FLOORS[1] and stored >= _LONG else clients)
 
 
-def _cell(load: Load, model: int, contender: Contender, task: Task) -> Cell:
+def measured_cell(load: Load, model: int, contender: Contender, task: Task) -> Cell:
+    """What one round of a contender comes to. Raises `RuntimeError` if a request failed."""
     numbers = task.form, task.clients, task.conversations, task.turns, task.stored, task.seconds
     load.prepare(Task(contender.url, contender.path, contender.way, *numbers))
     own, models = cpu_of(contender.pid), cpu_of(model)

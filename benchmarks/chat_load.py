@@ -1,4 +1,4 @@
-"""The load of chat completions: so many clients at once, each with a conversation and a connection of its own.
+"""The load of chat completions and responses: so many clients at once, each with a conversation and a connection of its own.
 
 It runs in a process of its own, on bare sockets with a parser in C, so that it takes little from what it measures; how
 much it took is part of what it reports. Orders come as lines of JSON on standard input, one at a time. A load is
@@ -22,8 +22,9 @@ from msgspec import Struct
 from benchmarks.server_load import QUESTION, SAID, Connection, Form, cpu
 from benchmarks.server_model import MODEL, PIECES, WORDS
 
-Way: TypeAlias = Literal["latest", "full", "bare"]
-"""What a client sends: its newest message, its whole list, or the whole list to a server that keeps none."""
+Way: TypeAlias = Literal["latest", "full", "bare", "response"]
+"""What a client sends: its newest message, its whole list, the whole list to a server that keeps none, or its newest
+message as a request for a response."""
 
 PATH = "/v1/chat/completions"
 _ROOT = Path(__file__).parents[1]
@@ -142,7 +143,7 @@ class _Talk:
         found = SAID.search(body)
         if status != 200 or found is None or int(found[1]) != 2 * self.history.turns + 2:
             raise ValueError(f"{status}: {body[-300:]!r}")
-        if self._task.form == "sse" and not body.endswith(b"data: [DONE]\n\n"):
+        if self._task.form == "sse" and not _ends(way, body):
             raise ValueError(f"it does not end: {body[-300:]!r}")
         self.history = self.history.then(_ANSWER + found[0])
         return whole - int(found[2]) / 1e6
@@ -150,11 +151,13 @@ class _Talk:
     def _request(self, way: Way, headers: dict[str, str]) -> bytes:
         messages = {
             "latest": (_USER,),
+            "response": (_USER,),
             "full": (self.history.messages, _USER),
             "bare": (_SYSTEM, b",", self.history.messages, _USER),
         }[way]
         stream = b',"stream":true' if self._task.form == "sse" else b""
-        body = b"".join((b'{"model":"%b"%b,"messages":[' % (MODEL.encode(), stream), *messages, b"]}"))
+        field = b"input" if way == "response" else b"messages"
+        body = b"".join((b'{"model":"%b"%b,"%b":[' % (MODEL.encode(), stream, field), *messages, b"]}"))
         lines = [
             f"POST {self._task.path} HTTP/1.1",
             f"Host: {urlsplit(self._task.server).netloc}",
@@ -164,6 +167,13 @@ class _Talk:
             headers = {"X-Conversation-Id": self._name, **headers}
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         return "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
+
+
+def _ends(way: Way, body: bytes) -> bool:
+    """Whether a stream has its last event."""
+    if way == "response":
+        return body[body.rfind(b"event: ") :].startswith(b"event: response.completed\n")
+    return body.endswith(b"data: [DONE]\n\n")
 
 
 class _Clients:
