@@ -1,4 +1,5 @@
-"""The load of chat completions and responses: so many clients at once, each with a conversation and a connection of its own.
+"""The load of chat completions and responses: so many clients at once, each with a conversation and a connection of its
+own.
 
 It runs in a process of its own, on bare sockets with a parser in C, so that it takes little from what it measures; how
 much it took is part of what it reports. Orders come as lines of JSON on standard input, one at a time. A load is

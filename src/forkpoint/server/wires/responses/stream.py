@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from msgspec import Raw
+
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
@@ -48,13 +50,19 @@ class ResponseEvents:
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._news = asyncio.Event()
+        self._news: asyncio.Event | None = None  # only while somebody waits for it
         self.is_over = False
 
     def add(self, kind: str, **fields: Any) -> None:
         """Appends an event of this kind."""
         said = {"type": kind, "sequence_number": len(self._frames), **fields}
         self._frames.append(frame(kind, _on_one_line(encode(said))))
+        self._wake()
+
+    def add_delta(self, head: bytes, delta: str) -> None:
+        """Appends an event with some more of a text. ``head`` is what `delta_head` gives for it."""
+        said = b'%b,"sequence_number":%d,"delta":%b}\n\n' % (head, len(self._frames), _on_one_line(encode(delta)))
+        self._frames.append(said)
         self._wake()
 
     def begin_at(self, number: int) -> None:
@@ -93,17 +101,25 @@ class ResponseEvents:
                 end.cancel()
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     async def _wait(self) -> bool:
         """Waits for something new. Returns False if it was silent for too long."""
+        if self._news is None:
+            self._news = asyncio.Event()
         try:
             async with asyncio.timeout(SILENCE):
                 await self._news.wait()
         except TimeoutError:
             return False
         return True
+
+
+def delta_head(kind: str, **fields: Any) -> bytes:
+    """What all events have in common that add to one text: it is encoded once, for there are many of them."""
+    return b"event: %b\ndata: %b" % (kind.encode(), encode({"type": kind, **fields})[:-1])
 
 
 class ResponseStream:
@@ -178,7 +194,7 @@ class ResponseStream:
         self._turn, self._started = turn, now()
         if not self._tells:
             return
-        response = begun_response(turn, self._started, self.echo)
+        response = Raw(encode(begun_response(turn, self._started, self.echo)))
         self.events.add("response.created", response=response)
         self.events.add("response.in_progress", response=response)
 
@@ -205,8 +221,10 @@ class ResponseStream:
         self.events.add("response.content_part.added", **item.place, content_index=0, part=part or output_text(""))
 
     def _text_delta(self, item: "_ToldItem", delta: str) -> None:
+        if not item.said:
+            item.head = delta_head("response.output_text.delta", **item.place, content_index=0, logprobs=[])
         item.said.append(delta)
-        self.events.add("response.output_text.delta", **item.place, content_index=0, delta=delta, logprobs=[])
+        self.events.add_delta(item.head, delta)
 
     def _thought(self, text: str, index: int) -> None:
         id = reasoning_id(self._turn, self._response, index)
@@ -225,8 +243,9 @@ class ResponseStream:
         if not item.said:
             part = {"type": "summary_text", "text": ""}
             self.events.add("response.reasoning_summary_part.added", **item.place, summary_index=0, part=part)
+            item.head = delta_head("response.reasoning_summary_text.delta", **item.place, summary_index=0)
         item.said.append(delta)
-        self.events.add("response.reasoning_summary_text.delta", **item.place, summary_index=0, delta=delta)
+        self.events.add_delta(item.head, delta)
 
     def _call(self, piece: CallPiece) -> None:
         # A call without an id, or with the id of another, comes at the end, with its id in the history.
@@ -249,8 +268,10 @@ class ResponseStream:
         self.events.add("response.output_item.added", output_index=item.index, item=opened)
 
     def _arguments(self, item: "_ToldItem", delta: str) -> None:
+        if not item.said:
+            item.head = delta_head("response.function_call_arguments.delta", **item.place)
         item.said.append(delta)
-        self.events.add("response.function_call_arguments.delta", **item.place, delta=delta)
+        self.events.add_delta(item.head, delta)
 
     # The end.
 
@@ -374,6 +395,7 @@ class _ToldItem:
         self.index = index
         self.kind = kind
         self.is_told = False
+        self.head = b""  # of the events that add to its text
         self.said: list[str] = []
         self.blank: list[str] = []  # white space that waits for words
 
