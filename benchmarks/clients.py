@@ -6,6 +6,8 @@ Codex comes from the npm registry once (`npm install @openai/codex`), unless `--
 command, and `resume`. Then the server is killed (SIGKILL) while the model is asked, and started again at the same
 address: Codex tries again by itself, and the model must read the user's message once, and so must the next question.
 Codex says `store: false`, so no conversation may be left on the server.
+
+`--agents-tests DIR` runs the Agents SDK's own tests instead; DIR is a clone of openai/openai-agents-python.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from typing import Any
 import httpx2
 from tests.server.support.serving import ServerProcess, free_port
 
+from benchmarks import agents_tests
 from benchmarks.progress import Progress
 from forkpoint.testing import Heard, ModelServer, Reply, Script, ScriptedCall
 
@@ -164,19 +167,32 @@ def _installed(folder: Path, progress: Progress) -> str:
     return str(folder / "node_modules" / ".bin" / "codex")
 
 
+def _agents_tests(clone: Path, folder: Path, progress: Progress) -> int:
+    """Prints how each test ended. Gives the exit status: 0 if each ended as it must."""
+    outcomes = agents_tests.run(clone, folder, progress)
+    for outcome in outcomes:
+        print(f"passed  {outcome.name}" if outcome.why is None else f"failed  {outcome.name}: {outcome.why}")
+    surprises = [outcome.name for outcome in outcomes if not outcome.is_known]
+    print(f"{len(outcomes)} tests of the Agents SDK; not as expected: {', '.join(surprises) or 'none'}.")
+    return 1 if surprises or not outcomes else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.clients", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--codex", metavar="PROGRAM", help=f"default: {VERSION}, which npm installs for this run")
+    parser.add_argument("--agents-tests", metavar="DIR", type=Path, help="run the Agents SDK's tests of this clone")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     given = parser.parse_args()
     progress = Progress(quiet=given.quiet)
     with tempfile.TemporaryDirectory(prefix="forkpoint-clients-") as folder:
         try:
+            if given.agents_tests is not None:
+                return _agents_tests(given.agents_tests.absolute(), Path(folder), progress)
             program = given.codex or _installed(Path(folder), progress)
             run(program, Path(folder), progress)
-        except (Wrong, AssertionError, TimeoutError) as error:
+        except (Wrong, AssertionError, TimeoutError, ValueError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
     print("Codex was served: exec, a command, resume; and a kill in the middle left its message once.")
