@@ -211,18 +211,9 @@ class _Reader:
 
         match body:
             case UserMessage(parts=parts):
-                content = [_part(part) for part in parts]
-                return {
-                    "type": "message",
-                    "id": named("msg"),
-                    "status": "completed",
-                    "role": "user",
-                    "content": content,
-                }
+                return _given_message(named("msg"), "user", parts)
             case SystemMessage(parts=parts):
-                content = [_part(part) for part in parts]
-                shown = {"type": "message", "id": named("msg"), "status": "completed"}
-                return shown | {"role": "system", "content": content}
+                return _given_message(named("msg"), "system", parts)
             case AssistantMessage(parts=parts):
                 return message(named("msg"), "".join(part.text for part in parts if isinstance(part, Text)))
             case ToolCall(call_id=call, tool=tool, arguments=arguments):
