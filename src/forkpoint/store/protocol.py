@@ -259,10 +259,14 @@ class Store(AbstractAsyncContextManager["Store", None], Protocol):
         *,
         at: str | Position | None = None,
         before: str | Position | None = None,
+        events: Sequence[NewEvent] = (),
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        by: str | None = None,
     ) -> tuple[StoredConversation, StoredConversation | None]:
         """Moves the head back, and makes the branch ``aside`` of the events after it, in the same transaction.
+
+        With ``events`` a note follows the new head, also in that transaction; ``by`` is who asked for it.
 
         Returns the conversation and that branch, or None for the branch if there were no events after the new head.
         Repeated with its key, it moves nothing and returns the branch of the first time, or None if that was deleted.

@@ -7,6 +7,7 @@ import pytest
 from tests.server.responses.responding import Place, problem, responding, result, text_of
 from tests.server.support.turning import Gate, left_nothing
 
+from forkpoint.server.wires.responses.ids import conversation_named
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 PATH = "/v1/conversations"
@@ -55,6 +56,16 @@ def pop(place: Place, id: str) -> Any:
     return place.api.http.delete(f"{PATH}/{id}/items/{last['id']}")
 
 
+def conversations(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = place.api.http.get("/api/conversations", params={"limit": 100}).json()["items"]
+    return found
+
+
+def branches(place: Place, id: str) -> int:
+    """How many branches the family of a conversation has, with those that were set aside."""
+    return len(place.api.http.get(f"/api/conversations/{conversation_named(id)}/tree").json()["items"])
+
+
 def message(text: str, role: str = "user") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": text}
 
@@ -100,17 +111,64 @@ def test_each_item_that_was_added_can_be_taken_back(place: Place) -> None:
     for left in range(3, -1, -1):
         assert pop(place, id).json()["id"] == id
         assert len(items(place, id)) == left
-    listed = place.api.http.get("/api/conversations", params={"limit": 100}).json()["items"]
-    assert [one for one in listed if one["lineage"]["kind"] == "aside"] == [], "nothing of it is kept"
+    assert branches(place, id) == 1, "nothing of it is kept"
 
 
-def test_one_of_two_calls_at_once_cannot_be_taken_back_alone(place: Place) -> None:
-    id = create(place, CALL, CALL | {"call_id": "c2"}, result("c1", "a"), result("c2", "b"))
-    assert [one["type"] for one in items(place, id)] == ["function_call"] * 2 + ["function_call_output"] * 2
+def test_calls_made_at_once_and_their_results_are_taken_back_one_by_one(place: Place) -> None:
+    id = create(place, message("One"))
+    add(place, id, *(CALL | {"call_id": call} for call in ("c1", "c2", "c3")))
+    add(place, id, *(result(call, "a") for call in ("c1", "c2", "c3")))
+    kinds = ["message", *["function_call"] * 3, *["function_call_output"] * 3]
+    for left in range(6, -1, -1):
+        assert pop(place, id).status_code == 200
+        assert [one["type"] for one in items(place, id)] == kinds[:left]
+    assert branches(place, id) == 1, "nothing of it is kept"
+    place.ask("Two", conversation=id)
+    assert [one["content"] for one in place.models.last.json["messages"]] == ["Two"]
+
+
+def test_the_calls_that_stay_are_answered_like_any_others(place: Place) -> None:
+    id = create(place, message("One"), CALL, CALL | {"call_id": "c2"}, CALL | {"call_id": "c3"})
+    first = items(place, id)[0]["id"]
     pop(place, id)
+    assert [one.get("call_id") for one in items(place, id)] == [None, "c1", "c2"]
+    assert items(place, id)[0]["id"] == first, "what was not said at once with it is as it was"
+    place.ask([result("c1", "a"), result("c2", "b")], conversation=id)
+    said = place.models.last.json["messages"]
+    assert [one["role"] for one in said] == ["user", "assistant", "tool", "tool"]
+    assert [call["id"] for call in said[1]["tool_calls"]] == ["c1", "c2"]
+
+
+def test_what_a_model_said_in_one_response_is_taken_back_one_by_one() -> None:
+    calls = tuple(ScriptedCall("look", "{}", call) for call in ("c1", "c2"))
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    with responding(Reply("I look twice.", calls=calls), Reply("Done")) as place:
+        id = create(place)
+        place.ask("One", conversation=id, tools=[tool])
+        kinds = ["message", "message", "function_call", "function_call"]
+        assert [one["type"] for one in items(place, id)] == kinds
+        for left in range(3, 1, -1):
+            assert pop(place, id).status_code == 200
+            assert [one["type"] for one in items(place, id)] == kinds[:left]
+        place.ask("Two", conversation=id)
+        said = [(one["role"], one["content"]) for one in place.models.last.json["messages"]]
+        assert said == [("user", "One"), ("assistant", "I look twice."), ("user", "Two")]
+
+
+def test_a_call_is_open_again_once_the_message_after_it_is_taken_back(place: Place) -> None:
+    id = create(place, CALL)
+    add(place, id, message("Never mind"))
     pop(place, id)
-    assert problem(pop(place, id))[:2] == (400, "invalid")
-    assert len(items(place, id)) == 2
+    add(place, id, result("c1", "a"))
+    assert [one["type"] for one in items(place, id)] == ["function_call", "function_call_output"]
+
+
+def test_nothing_is_taken_back_while_somebody_holds_the_conversation(place: Place) -> None:
+    id = create(place, message("One"))
+    held = place.api.http.post(f"/api/conversations/{conversation_named(id)}/holds", json={"reason": "audit"})
+    assert held.status_code < 300, held.text
+    assert problem(pop(place, id))[:2] == (409, "held")
+    assert len(items(place, id)) == 1
 
 
 def test_an_item_that_others_stand_on_stays(place: Place) -> None:
@@ -121,11 +179,26 @@ def test_an_item_that_others_stand_on_stays(place: Place) -> None:
     assert place.api.http.get(f"{PATH}/{id}/items/msg_nobody").status_code == 404
 
 
-def test_a_result_without_its_call_is_refused_and_nothing_is_added(place: Place) -> None:
+def test_items_are_added_all_or_none(place: Place) -> None:
     id = create(place, message("One"))
-    refused = place.api.http.post(f"{PATH}/{id}/items", json={"items": [message("Two"), result("c9", "x")]})
-    assert problem(refused)[:2] == (400, "invalid")
-    assert len(items(place, id)) == 1
+    for last in (result("c9", "x"), CALL, {"type": "shell_call"}):
+        refused = place.api.http.post(f"{PATH}/{id}/items", json={"items": [message("Two"), CALL, last]})
+        assert refused.status_code == 400, refused.text
+        assert len(items(place, id)) == 1
+
+
+def test_a_conversation_whose_items_are_refused_is_not_made(place: Place) -> None:
+    before = len(conversations(place))
+    for last in (result("c9", "x"), CALL):
+        assert place.api.http.post(PATH, json={"items": [CALL, last]}).status_code == 400
+    assert len(conversations(place)) == before
+
+
+def test_thoughts_may_stand_between_calls_made_at_once(place: Place) -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "And then?"}]}
+    id = create(place, CALL, thought, CALL | {"call_id": "c2"}, result("c1", "a"), result("c2", "b"))
+    shown = [one["type"] for one in items(place, id)]
+    assert shown == ["function_call", "reasoning", "function_call", *["function_call_output"] * 2]
 
 
 def test_a_message_may_follow_a_call_that_nobody_answered(place: Place) -> None:
@@ -149,6 +222,57 @@ def test_pages_go_on_by_the_last_id_of_the_list(place: Place) -> None:
     assert seen == [f"Message {n}" for n in range(5)]
     empty = place.api.http.get(f"{PATH}/{create(place)}/items").json()
     assert empty == {"data": [], "first_id": None, "last_id": None, "has_more": False, "object": "list"}
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_of_a_long_conversation_have_each_item_once(place: Place, order: str) -> None:
+    id = create(place)
+    for n in range(12):
+        add(place, id, *(message(f"{n}-{m}") for m in range(20)))
+    place.ask("Last", conversation=id)
+    texts = [f"{n}-{m}" for n in range(12) for m in range(20)] + ["Last", "You said: Last"]
+    for limit in (7, 100):
+        seen: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            query = {"limit": str(limit), "order": order} | after
+            page = place.api.http.get(f"{PATH}/{id}/items", params=query).json()
+            seen += [one["content"][0]["text"] for one in page["data"]]
+            if not page["has_more"]:
+                break
+            after = {"after": page["last_id"]}
+        assert seen == (texts if order == "asc" else texts[::-1])
+
+
+def test_the_end_of_a_long_conversation_is_read_without_the_rest(place: Place) -> None:
+    id = create(place)
+    for _ in range(20):
+        add(place, id, *(message("x") for _ in range(20)))
+    reads: list[int] = []
+    backend = place.server.services.tenants.backend("default")
+    read = backend.events
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        events = await read(*args, **kwargs)
+        reads.append(len(events))
+        return events
+
+    backend.events = counted  # type: ignore[method-assign]
+    try:
+        last = items(place, id, order="desc", limit=1)[0]["id"]
+        place.api.http.get(f"{PATH}/{id}/items/{last}")
+        place.api.http.delete(f"{PATH}/{id}/items/{last}")
+    finally:
+        backend.events = read  # type: ignore[method-assign]
+    assert sum(reads) < 250, reads
+
+
+def test_an_item_of_another_branch_is_not_in_the_list(place: Place) -> None:
+    id, other = create(place, message("One")), create(place, message("Two"))
+    strange = items(place, other)[0]["id"]
+    listed = place.api.http.get(f"{PATH}/{id}/items", params={"after": strange})
+    assert problem(listed)[::2] == (400, "after")
+    assert place.api.http.get(f"{PATH}/{id}/items/{strange}").status_code == 404
 
 
 def test_a_header_names_a_conversation_as_in_chat(place: Place) -> None:

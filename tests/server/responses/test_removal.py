@@ -1,11 +1,14 @@
 """A deleted response is not known any more; what others stand on stays as it is."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from openai import OpenAI, PermissionDeniedError
 from tests.server.responses.responding import Place, problem, responding
 from tests.server.support.turning import Gate, left_nothing
 
+from forkpoint.server.http.keys import Keyring, Keys, add_key
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 
@@ -59,6 +62,24 @@ def test_one_in_the_middle_is_hidden_and_what_follows_it_stays(place: Place) -> 
     assert place.get(second["id"])["status"] == "completed"
     third = place.ask("Three", previous_response_id=second["id"])
     assert place.said(third["id"])[:2] == ["One", "You said: One"]
+
+
+def test_a_key_without_the_role_is_told_which_one_it_needs(tmp_path: Path) -> None:
+    token = add_key(tmp_path / "keys", "app", role="use").token
+    with responding(keyring=Keyring([Keys(tmp_path / "keys")])) as place:
+        client = OpenAI(base_url=f"{place.server.url}/v1", api_key=token, max_retries=0)
+        id = client.conversations.create(items=[{"role": "user", "content": "One"}]).id
+        last = next(iter(client.conversations.items.list(id))).id
+        deletions = (
+            lambda: client.conversations.items.delete(str(last), conversation_id=id),  # pop_item of the Agents SDK
+            lambda: client.conversations.delete(id),  # its clear_session
+        )
+        for delete_it in deletions:
+            with pytest.raises(PermissionDeniedError) as refused:
+                delete_it()
+            assert "needs a key with the role operate" in refused.value.message
+            assert "forkpoint keys add NAME --role operate" in refused.value.message
+        assert [item.id for item in client.conversations.items.list(id)] == [last]
 
 
 def test_one_that_runs_is_cancelled_first(place: Place, gate: Gate) -> None:

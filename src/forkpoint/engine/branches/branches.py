@@ -1,6 +1,7 @@
 """`EngineBranches`: the branches of a store's conversations, as callers see them.
 Tests: tests/conversation/test_fork.py, test_rewind.py, test_keep.py, test_family.py."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from forkpoint.agent.agent import Agent
@@ -16,7 +17,7 @@ from forkpoint.engine.branches.keeps import Keeps
 from forkpoint.engine.resources import Resources
 from forkpoint.engine.turns.runner import TurnRunner
 from forkpoint.engine.views import info_of
-from forkpoint.events import Position
+from forkpoint.events import NewEvent, Position
 from forkpoint.paging import every
 from forkpoint.store.values import StoredConversation
 
@@ -53,11 +54,13 @@ class EngineBranches:
         *,
         at: str | Position | None,
         before: str | Position | None,
+        events: Sequence[NewEvent] = (),
         key: str | None = None,
         if_revision: int | None = None,
     ) -> tuple[Info, Settings] | None:
+        """Moves a head back. With ``events`` it goes on with a note of them, in the same transaction."""
         await self._turns.unended.end(id)
-        aside = await self.forks.rewind(id, at=at, before=before, key=key, if_revision=if_revision)
+        aside = await self.forks.rewind(id, at=at, before=before, events=events, key=key, if_revision=if_revision)
         return None if aside is None else _with_settings(aside)
 
     async def keep(

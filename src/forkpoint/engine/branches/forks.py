@@ -1,6 +1,8 @@
 """Forks and rewinds: how a conversation branches.
 Tests: tests/conversation/test_fork.py, test_fork_keys.py, test_rewind.py, test_workspaces.py."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +18,7 @@ from forkpoint.engine.trust import with_project
 from forkpoint.engine.views import stored_tags
 from forkpoint.engine.workspaces import made_for, remove_made
 from forkpoint.errors import BadArgument, ForkpointError, NotFound, Stale
-from forkpoint.events import Position
+from forkpoint.events import NewEvent, Position
 from forkpoint.ids import new_id
 from forkpoint.llm.prompt.identity import own_identity
 from forkpoint.store.values import IdempotencyKey, NewFork, StoredConversation
@@ -64,18 +66,24 @@ class Forks:
         *,
         at: str | Position | None,
         before: str | Position | None,
+        events: Sequence[NewEvent] = (),
         key: str | None = None,
         if_revision: int | None = None,
     ) -> StoredConversation | None:
-        """Moves a head back. Gives the branch that keeps what stood after it; None if nothing did."""
+        """Moves a head back, and adds a note with ``events`` there, if there are any.
+
+        Gives the branch that keeps what stood after it; None if nothing did.
+        """
         branch = new_id()
         _, aside = await self._store.rewind(
             id,
             NewFork(id=branch, cache=own_identity(branch).to_json()),
             at=at,
             before=before,
+            events=events,
             if_revision=if_revision,
             key=rewind_key(key, at, before),
+            by=actor() if events else None,
         )
         return aside
 

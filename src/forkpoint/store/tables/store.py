@@ -281,13 +281,28 @@ class TableStore:
         *,
         at: str | Position | None = None,
         before: str | Position | None = None,
+        events: Sequence[NewEvent] = (),
         if_revision: int | None = None,
         key: IdempotencyKey | None = None,
+        by: str | None = None,
     ) -> tuple[StoredConversation, StoredConversation | None]:
         self._view.opened.checks.new(aside)
         self._view.opened.checks.key(key)
-        run = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
-        return await self._view.write("rewind of", id, run, landed=partial(conversations.exists, id=aside.id))
+        note = new_id(self._view.opened.clock())
+        limits = self._view.opened.settings.limits
+        move = partial(conversations.rewind, id=id, aside=aside, at=at, before=before, if_revision=if_revision, key=key)
+
+        def run(db: Database, scope: Scope) -> tuple[StoredConversation, StoredConversation | None]:
+            if (before_this := conversations.rewound_before(db, scope, id, key)) is not None:
+                return before_this
+            rewound, branched = move(db, scope)
+            if not events:
+                return rewound, branched
+            commits.note(db, scope, id, note, events, limits=limits, by=by)
+            return conversations.read(db, scope, id), branched
+
+        has_landed = partial(turns.exists, id=note) if events else partial(conversations.exists, id=aside.id)
+        return await self._view.write("rewind of", id, run, landed=has_landed)
 
     async def keep(
         self,

@@ -8,16 +8,15 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from forkpoint.backend.options import Draft
-from forkpoint.errors import Invalid, NotFound, TooLarge
+from forkpoint.errors import ForkpointError, Invalid, NotFound, TooLarge
 from forkpoint.ids import new_id
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, answer
 from forkpoint.server.wires.answerers import Wish
 from forkpoint.server.wires.body import complaint, fields_of, is_null
-from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, add_items, items_on_path
+from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, ConversationItems, add_items, check_items
 from forkpoint.server.wires.responses.ids import conversation_id, conversation_named
 from forkpoint.server.wires.responses.input import InputItem, read_input
-from forkpoint.server.wires.responses.output import ShownItem
-from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, page_of
+from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, list_of
 from forkpoint.server.wires.responses.removal import remove_item
 from forkpoint.server.wires.responses.request import Item, Metadata
 from forkpoint.server.wires.responses.service import metadata_of, with_metadata
@@ -80,6 +79,7 @@ async def create_openai_conversation(call: CallMade) -> Response:
     """Make a conversation, with items in it."""
     sent = _read(await call.raw_body() or b"{}", NewOpenAIConversation)
     items = _read_items(sent.items or [])
+    check_items(call, items)
     agents, wardrobe = call.services.agents, call.services.chat.wardrobe
     wish = Wish(agents.default)
     _, settings = wardrobe.dress(wish)
@@ -87,8 +87,11 @@ async def create_openai_conversation(call: CallMade) -> Response:
     draft = Draft(id=new_id(), name=None, settings=settings, tags=sent.metadata or {})
     made = await call.backend.create(draft)
     record = await _found(call, made.id)
-    if items:
+    try:
         await add_items(call, record, items)
+    except ForkpointError:
+        await call.backend.delete(made.id)
+        raise
     return answer(_document(record))
 
 
@@ -149,7 +152,7 @@ async def create_items(call: CallMade, conversation: _ID) -> Response:
     record = await _found(call, conversation)
     items = _read_items(_read(await call.raw_body(), NewItems).items)
     shown = await add_items(call, record, items)
-    return answer(page_of([item.document for item in shown], limit=MOST_ADDED, order="asc", after=None))
+    return answer(list_of([item.document for item in shown], limit=MOST_ADDED))
 
 
 @calls("GET", "/v1/conversations/{conversation}/items", role="read", openai=True, gives=ItemList, raises="not_found")
@@ -162,8 +165,8 @@ async def list_items(
     include: Include = None,
 ) -> Response:
     """The items of a conversation, the last one first."""
-    shown = await items_on_path(call, await _found(call, conversation), include or ())
-    return answer(page_of([item.document for item in shown], limit=limit, order=order, after=after))
+    items = ConversationItems(call, await _found(call, conversation), include or ())
+    return answer(await items.page(limit=limit, order=order, after=after))
 
 
 @calls(
@@ -176,8 +179,8 @@ async def list_items(
 )
 async def get_item(call: CallMade, conversation: _ID, item: _ITEM, include: Include = None) -> Response:
     """One item of a conversation."""
-    shown = await items_on_path(call, await _found(call, conversation), include or ())
-    return answer(_one(shown, item).document)
+    items = ConversationItems(call, await _found(call, conversation), include or ())
+    return answer((await items.one(item)).document)
 
 
 @calls(
@@ -186,14 +189,12 @@ async def get_item(call: CallMade, conversation: _ID, item: _ITEM, include: Incl
     role="operate",
     openai=True,
     gives=OpenAIConversation,
-    raises="not_found conversation_locked",
+    raises="not_found conversation_locked held",
 )
 async def delete_item(call: CallMade, conversation: _ID, item: _ITEM) -> Response:
     """Delete the last item of a conversation. An item that others stand on is refused."""
     record = await _found(call, conversation)
-    shown = await items_on_path(call, record)
-    _one(shown, item)
-    await remove_item(call, record, shown, item)
+    await remove_item(call, record, item)
     return answer(_document(record))
 
 
@@ -203,13 +204,6 @@ async def _found(call: ApiCall, id: str) -> StoredConversation:
     if record is None or await call.backend.placement.is_abandoned(record.id):
         raise NotFound("conversation", id[:200])
     return record
-
-
-def _one(items: list[ShownItem], id: str) -> ShownItem:
-    for item in items:
-        if item.id == id:
-            return item
-    raise NotFound("item", id[:200])
 
 
 def _document(record: StoredConversation) -> OpenAIConversation:

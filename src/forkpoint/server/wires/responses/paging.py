@@ -44,6 +44,11 @@ def page_of(items: Sequence[dict[str, Any]], *, limit: int, order: str, after: s
         if place is None:
             raise Invalid("after", "there is no item with this id in the list")
         ordered = ordered[place + 1 :]
-    shown = ordered[:limit]
+    return list_of(ordered, limit=limit)
+
+
+def list_of(items: Sequence[dict[str, Any]], *, limit: int) -> ItemList:
+    """The first of these items, and whether there are more of them."""
+    shown = list(items[:limit])
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    return ItemList(shown, first, last, len(ordered) > len(shown))
+    return ItemList(shown, first, last, len(items) > len(shown))

@@ -310,10 +310,7 @@ def rewind(
     if_revision: int | None,
     key: IdempotencyKey | None,
 ) -> tuple[StoredConversation, StoredConversation | None]:
-    """Moves the head back and makes a branch of the old head."""
-    if made := idempotency.find(db, scope, key, "rewind", key_of(id)):
-        branch = id_from_bytes(made)
-        return read(db, scope, id), read(db, scope, branch) if exists(db, scope, branch) else None
+    """Moves the head back and makes a branch of the old head. The key is free: `rewound_before` has looked."""
     row = row_of(db, scope, id, drafts=False)
     check_revision(row, if_revision)
     check_free(row, scope)
@@ -348,6 +345,16 @@ def rewind(
     )
     records.tell(db, scope, row["id"], fact)
     return read(db, scope, id), branched
+
+
+def rewound_before(
+    db: Database, scope: Scope, id: str, key: IdempotencyKey | None
+) -> tuple[StoredConversation, StoredConversation | None] | None:
+    """What an earlier rewind with this key came to; None if the key is free."""
+    if (made := idempotency.find(db, scope, key, "rewind", key_of(id))) is None:
+        return None
+    branch = id_from_bytes(made)
+    return read(db, scope, id), read(db, scope, branch) if exists(db, scope, branch) else None
 
 
 def insert_branch(

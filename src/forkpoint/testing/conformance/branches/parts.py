@@ -169,6 +169,33 @@ class PartConformance(Conformance):
         assert again.head.position == fork.head.position
         assert (await store.verify()).ok
 
+    async def test_a_rewind_with_events_goes_on_with_a_note_of_them(self, store: Store) -> None:
+        made = await create(store)
+        before = await run(store, made.id, "one")
+        await stepped(store, made.id)
+        events = [says("Why?"), calls("a", response=1), returns("a")]
+        key = IdempotencyKey("k", b"digest")
+        now, aside = await store.rewind(made.id, fork_of(), at=before.turn, events=events, key=key, by="ann")
+        assert aside is not None
+        assert [event.kind for event in await store.events(made.id)][2:] == ["user_message", "tool_call", "tool_result"]
+        assert len(await store.events(aside.id)) == 11, "what stood there is set aside"
+        note = (await store.turns(made.id)).items[-1]
+        assert (note.kind, note.by, note.usage) == ("note", "ann", Usage())
+        assert (now.revision, now.head.totals) == (4, before.head.totals)
+        again, same = await store.rewind(made.id, fork_of(), at=before.turn, events=events, key=key, by="ann")
+        assert (again.revision, None if same is None else same.id) == (4, aside.id), "once for each key"
+        assert (await store.verify()).ok
+
+    async def test_a_rewind_whose_note_is_refused_moves_nothing(self, store: Store) -> None:
+        made = await create(store)
+        one = await run(store, made.id, "one")
+        await run(store, made.id, "two")
+        with pytest.raises(Unpaired):
+            await store.rewind(made.id, aside := fork_of(), at=one.turn, events=[returns("a")])
+        assert (await store.read(made.id)).revision == 2
+        with pytest.raises(NotFound):
+            await store.read(aside.id)
+
     @pytest.mark.parametrize("answered", [("a",), ("b", "a"), (), ("a", "b", "c")])
     async def test_a_note_that_does_not_answer_the_calls_makes_no_fork(
         self, store: Store, answered: tuple[str, ...]
