@@ -3,8 +3,9 @@
     ./run python -m benchmarks.clients
 
 Codex comes from the npm registry once (`npm install @openai/codex`), unless `--codex` names one. It runs a question, a
-command, and `resume`. Then the server is killed (SIGKILL) while the model is asked, and started again at the same
-address: Codex tries again by itself, and the model must read the user's message once, and so must the next question.
+command, and `resume`, over HTTP and over a WebSocket. Then the server is killed (SIGKILL) while the model is asked, and
+started again at the same address: Codex tries again by itself, and the model must read the user's message once, and so
+must the next question.
 Codex says `store: false`, so no conversation may be left on the server.
 
 `--agents-tests DIR` runs the Agents SDK's own tests instead; DIR is a clone of openai/openai-agents-python.
@@ -42,6 +43,7 @@ name = "Forkpoint"
 base_url = "{url}/v1"
 wire_api = "responses"
 env_key = "FORKPOINT_KEY"
+supports_websockets = {websockets}
 """
 
 
@@ -58,8 +60,9 @@ class Codex:
         self._home.mkdir()
         self._work.mkdir()
 
-    def point_at(self, url: str, model: str) -> None:
-        (self._home / "config.toml").write_text(CONFIG.format(url=url, model=model), encoding="utf-8")
+    def point_at(self, url: str, model: str, *, websockets: bool = False) -> None:
+        config = CONFIG.format(url=url, model=model, websockets=str(websockets).lower())
+        (self._home / "config.toml").write_text(config, encoding="utf-8")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._work), "CODEX_HOME": str(self._home)}
@@ -105,7 +108,8 @@ def run(program: str, folder: Path, progress: Progress) -> None:
     codex, port = Codex(program, folder), free_port()
     with ModelServer(Script(answer)) as models:
         with _server(folder, models, port) as server:
-            codex.point_at(server.url, httpx2.get(f"{server.url}/v1/models").json()["data"][0]["id"])
+            model = httpx2.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+            codex.point_at(server.url, model)
             progress.say("exec: a question")
             _expect(_words(codex.run("Hello")), "You said: Hello")
             progress.say("exec: a command")
@@ -113,6 +117,14 @@ def run(program: str, folder: Path, progress: Progress) -> None:
             progress.say("resume")
             _expect(_words(codex.run("resume", "--last", "And now?")), "You said: And now?")
             _expect(_asked(models, "Run it", "And now?"), ["Run it", "And now?"])
+            progress.say("the same over a WebSocket")
+            codex.point_at(server.url, model, websockets=True)
+            _expect(_words(codex.run("Run it")), "It printed snow")
+            _expect(_words(codex.run("resume", "--last", "And then?")), "You said: And then?")
+            _expect(_asked(models, "Run it", "And then?"), ["Run it", "And then?"])
+            opened = [line for line in httpx2.get(f"{server.url}/metrics").text.splitlines() if 'status="101"' in line]
+            _expect(bool(opened), True)
+            codex.point_at(server.url, model)
             progress.say("the server is killed while the model is asked")
             with models.holding():
                 asked = len(models.requests)

@@ -143,6 +143,7 @@ CODES = {
     "AnswerMalformed.model_empty": "model_empty",
     "BadRequest": "bad_request",
     "BadRequest.encoded_body": "encoded_body",
+    "BadRequest.websocket_connection_limit_reached": "websocket_connection_limit_reached",
     "ImportRefused": "import_refused",
     "Invalid": "invalid",
     "NotFound.no_such_call": "no_such_call",

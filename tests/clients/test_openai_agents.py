@@ -7,7 +7,16 @@ from typing import Any
 
 import httpx2
 import pytest
-from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, RunConfig, Runner, function_tool
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
+    OpenAIResponsesWSModel,
+    RunConfig,
+    Runner,
+    function_tool,
+)
 from openai import AsyncOpenAI
 from tests.clients.support.witness import AsyncWitnessed, Witness
 from tests.server.responses.responding import Place, responding
@@ -228,3 +237,19 @@ async def test_of_two_runs_in_one_conversation_the_second_waits_and_both_succeed
         (refused,) = (one for one in talk.witness.responses if one.status != 200)
         assert (refused.status, refused.answer["error"]["code"]) == (400, "conversation_locked")
         assert place.api.said(conversation_named(id)) == ["One", "You said: One", "Two", "You said: Two"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_its_model_for_websockets_runs_tools_on_one_connection(place: Place, stored: bool) -> None:
+    client = AsyncOpenAI(base_url=f"{place.server.url}/v1", api_key="any")
+    model = OpenAIResponsesWSModel("helper", client)
+    settings = ModelSettings(store=stored)
+    agent = Agent("Ida", instructions="Be short.", tools=[function_tool(weather)], model=model, model_settings=settings)
+    config = RunConfig(tracing_disabled=True)
+    done = await Runner.run(agent, WEATHER, run_config=config, auto_previous_response_id=True)
+    assert done.final_output == ANSWER
+    next = await Runner.run(agent, "Thanks", run_config=config, previous_response_id=done.last_response_id)
+    assert next.final_output
+    said = [one["role"] for one in place.models.last.json["messages"]]
+    assert said == ["system", "user", "assistant", "tool", "assistant", "user"]
+    await model.close()

@@ -21,6 +21,14 @@ class BadRequest(ForkpointError, code="bad_request"):
         self.why = f"its body is encoded ({encoding})"
 
     @form
+    def websocket_connection_limit_reached(self, minutes: int) -> None:
+        """This WebSocket has been open for {minutes} minutes, which is as long as one may be, and closes now.
+
+        Open another one. What is stored can be gone on from there; send the whole input for what is not.
+        """
+        self.why = f"a WebSocket lasts {minutes} minutes"
+
+    @form
     def digest_missing(self, param: str, why: str) -> None:
         """The approval does not say what was seen ({param}: {why}), and nothing was run.
 

@@ -47,7 +47,7 @@ from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.chat import route
 from forkpoint.server.wires.chat.service import ChatService
-from forkpoint.server.wires.responses import conversation_route, response_route
+from forkpoint.server.wires.responses import conversation_route, response_route, socket
 from forkpoint.server.wires.responses.service import ResponsesService
 from forkpoint.server.witnesses import Witnesses
 from forkpoint.store import Store
@@ -170,7 +170,7 @@ def create_app(
             described.append(encode(openapi.document(app, FAMILIES)))
         return Response(described[0], media_type=JSON)
 
-    app.add_middleware(Door, services=lambda: services)
+    app.add_middleware(Door, services=lambda: services, sockets={socket.PATH: socket.serve})
     if settings.cors_origins:
         named = [header.name for header in settings.conversation_headers]
         app.add_middleware(
@@ -195,6 +195,7 @@ def _shared_out(settings: ServerSettings) -> ServerSettings:
 
 async def stop(services: Services, grace: float) -> None:
     """Begins nothing more, lets what runs finish within the grace time, and hands over what does not."""
+    services.responses.stop()
     await services.turns.drain(grace)
     services.watching.close()
     await services.tenants.stop()

@@ -28,7 +28,7 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app, stop
 from forkpoint.server.http.address import BACKLOG, listen
 from forkpoint.server.http.keys import Keyring
-from forkpoint.server.http.protocol import HttpProtocol
+from forkpoint.server.http.protocol import HttpProtocol, SocketProtocol
 from forkpoint.server.services import Services
 from forkpoint.server.settings import ServerSettings
 from forkpoint.store import Retention, open_store
@@ -82,6 +82,9 @@ class Listening(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=HttpProtocol,
+            ws=SocketProtocol,
+            ws_max_size=self._services.settings.max_body,
+            ws_per_message_deflate=False,  # what is small on the wire could be large in memory
             log_config=None,
             access_log=False,
             server_header=False,
@@ -110,6 +113,7 @@ class Listening(uvicorn.Server):
             grace = self._services.settings.grace
             _log.info("draining (%s): running turns have %g s to finish", signal.Signals(sig).name, grace)
             self._services.turns.draining = True  # at once, and not when the task runs
+            self._services.responses.stop()
             self._hurry = asyncio.Event()
             self._stopping = asyncio.create_task(self._stop_gracefully(grace))
         elif self._hurry is not None and not self._hurry.is_set():

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from urllib.parse import urlsplit
@@ -19,7 +19,16 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forkpoint.backend.actor import acting_as
-from forkpoint.errors import ForkpointError, StoreUnavailable, TooLarge, TooSlow, TurnFailed, Unauthorized
+from forkpoint.errors import (
+    ForkpointError,
+    NotFound,
+    ShuttingDown,
+    StoreUnavailable,
+    TooLarge,
+    TooSlow,
+    TurnFailed,
+    Unauthorized,
+)
 from forkpoint.ids import new_id
 from forkpoint.server.api.public import problem_of
 from forkpoint.server.http.address import is_loopback_name
@@ -51,19 +60,23 @@ _QUIET = {"/health", "/ready", "/metrics"}  # asked every few seconds, and no ne
 class Door:
     """The outermost part of the app, but for CORS."""
 
-    def __init__(self, app: ASGIApp, services: Callable[[], Services]) -> None:
+    def __init__(
+        self, app: ASGIApp, services: Callable[[], Services], sockets: Mapping[str, ASGIApp] | None = None
+    ) -> None:
         self._app = app
         self._services = services
+        self._sockets = sockets or {}  # what serves WebSockets, by path
         self._single = SingleHeaders(header.name for header in services().settings.conversation_headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = ",".join(headers.getlist("x-request-id"))  # two of them are no id
-        id = given if _REQUEST_ID.fullmatch(given) else new_id()
-        scope["forkpoint.request_id"] = id
+        id = scope["forkpoint.request_id"] = _request_id(headers)
         with bind(request_id=id), request_span(scope["method"], scope["headers"]) as span:
             visit = _Visit(id, scope["path"], send, self._services().turns)
             started = time.perf_counter()
@@ -83,6 +96,51 @@ class Door:
                     visit.status,
                     extra={"fields": {"seconds": round(seconds, 6), **_who(scope)}},
                 )
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lets a WebSocket in, or answers as any request is refused. What is asked on it comes in as requests.
+
+        Browsers open one from any page without asking, so that it must be refused before it is open.
+        """
+
+        async def told(message: Message) -> None:
+            if message["type"] == "websocket.accept":
+                visit.status = 101
+                self._services().metrics.request("GET", scope["path"], 101, time.perf_counter() - started)
+            is_refusal = message["type"].startswith("http.response.")
+            await send({**message, "type": f"websocket.{message['type']}"} if is_refusal else message)
+
+        started = time.perf_counter()
+        headers, services = Headers(scope=scope), self._services()
+        id = scope["forkpoint.request_id"] = _request_id(headers)
+        visit = _Visit(id, scope["path"], told, services.turns)
+        with bind(request_id=id):
+            try:
+                await receive()
+                self._single.check(scope["headers"])
+                key = scope["forkpoint.key"] = _caller(services, scope["path"], headers)
+                if key is not None:
+                    key.check_role("use")
+                scope["forkpoint.tenant"] = tenant = key.tenant if key is not None else DEFAULT_TENANT
+                if (serve := self._sockets.get(scope["path"])) is None:
+                    raise NotFound.no_such_call("GET", scope["path"][:200])
+                if services.turns.draining:
+                    raise ShuttingDown()
+                with bind(tenant=tenant, key=None if key is None else key.name):
+                    await serve(scope, receive, told)
+            except OSError:  # the client has gone
+                pass
+            except Exception as error:
+                if _is_news(error):
+                    _log.exception("a WebSocket failed")
+                await visit.refuse(error)
+            finally:
+                seconds = time.perf_counter() - started
+                route = scope["path"] if scope["path"] in self._sockets else None
+                if visit.status != 101:
+                    services.metrics.request("GET", route, visit.status, seconds)
+                fields = {"seconds": round(seconds, 6), **_who(scope)}
+                _log.info("WebSocket %s %d", route or "(no such call)", visit.status, extra={"fields": fields})
 
     async def _enter(self, scope: Scope, headers: Headers, receive: Receive, visit: "_Visit") -> None:
         try:
@@ -148,6 +206,12 @@ class _Visit:
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def _request_id(headers: Headers) -> str:
+    """The id that a client gives its request, or a new one."""
+    given = ",".join(headers.getlist("x-request-id"))  # two of them are no id
+    return given if _REQUEST_ID.fullmatch(given) else new_id()
 
 
 def refusal(error: BaseException, request_id: str, path: str = "") -> tuple[int, bytes, dict[str, str]]:

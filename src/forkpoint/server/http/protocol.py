@@ -8,8 +8,10 @@ take it for that answer. Tests: tests/server/test_patience.py, test_limits.py, t
 import asyncio
 import logging
 import sys
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from forkpoint.errors import BadRequest, ForkpointError, TooLarge, TooSlow
 from forkpoint.ids import new_id
@@ -25,6 +27,21 @@ _END = b"\r\n\r\n"  # of a head, and of a body in chunks
 _STEP = 1024  # bytes of such a body that are handed on at once
 
 _log = logging.getLogger("forkpoint.server")
+_socket_log = logging.getLogger("forkpoint.server.websocket")
+_socket_log.setLevel(logging.WARNING)
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket of uvicorn. The door logs it, and never with the query of its address."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _socket_log
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":  # it was refused, and there will be no handshake
+            self.handshake_complete = True
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -39,6 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
     _left: int | None = None  # how many bytes of the body are to come; None if its head does not say it
     _late: asyncio.TimerHandle | None = None  # what ends a connection that says nothing
     _is_over: bool = False  # whether the connection closes after the requests that came whole; it is not read any more
+    _is_socket: bool = False  # whether the connection is a WebSocket now, which another protocol reads
     _is_last: bool = False  # whether the connection closes after the request whose head is coming
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -52,6 +70,9 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         start = 0
         while start < len(data) and not self._is_over and not self.transport.is_closing():
+            if self._is_socket:  # what came together with the request to upgrade
+                self.transport.get_protocol().data_received(data[start:])  # type: ignore[attr-defined]
+                return
             if self._head is None:
                 start += self._receive_body(data[start:] if start else data)
             else:
@@ -100,8 +121,17 @@ class HttpProtocol(HttpToolsProtocol):
         self._head, self._tail = None, b""
         self._stop_waiting()
         super().on_headers_complete()
-        if self._is_last:
+        if self._is_last and self.cycle is not None:  # it is None before an upgrade
             self.cycle.keep_alive = False
+
+    def _should_upgrade(self) -> bool:
+        # An answer that is under way, to a request that came before, cannot be written to a WebSocket.
+        return super()._should_upgrade() and not self._is_answering and self.scope["method"] == "GET"
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_waiting()
+        self._is_socket = True
+        super().handle_websocket_upgrade()
 
     def on_body(self, body: bytes) -> None:
         if self._left is not None:

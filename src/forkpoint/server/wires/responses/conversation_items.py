@@ -143,7 +143,7 @@ def _turns(events: Sequence[Event]) -> list[list[Event]]:
 async def add_items(call: ApiCall, record: StoredConversation, items: Sequence[InputItem]) -> list[ShownItem]:
     """Adds items to a conversation, and gives them as they stand there.
 
-    Raises `Busy.conversation_locked`, and `Invalid` or `Unpaired` for items that cannot stand there. Then it added none.
+    Raises `Busy.conversation_locked`, and `Invalid` or `Unpaired` for items that cannot stand there. Then it adds none.
     """
     bodies = check_items(call, items, record.head.open_calls.client)
     if not bodies:

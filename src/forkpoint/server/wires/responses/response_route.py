@@ -17,6 +17,7 @@ from forkpoint.server.wires.responses.output import given_of, input_of
 from forkpoint.server.wires.responses.paging import After, Include, ItemList, Limit, Order, page_of
 from forkpoint.server.wires.responses.removal import remove_response
 from forkpoint.server.wires.responses.request import ENCRYPTED, SERVER_CALLS, Echo, ResponseRequest
+from forkpoint.server.wires.responses.socket import is_warm_up, warm_up
 
 calls = Calls("responses")
 
@@ -82,7 +83,8 @@ async def create_response(call: CallMade) -> Response:
     With `previous_response_id` it goes on after that response, on a fork if anything else stands there. With
     `conversation` it is a turn of that conversation. It commits, or nothing has moved.
     """
-    return await reply.answer(call, await call.raw_body())
+    body = await call.raw_body()
+    return warm_up(call, body) if is_warm_up(call) else await reply.answer(call, body)
 
 
 @calls(

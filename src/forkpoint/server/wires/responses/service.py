@@ -5,13 +5,15 @@ away, or uses it by `conversation` makes it a conversation of their own: respons
 Tests: tests/server/responses/test_places.py, test_background.py.
 """
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias
 
 from forkpoint.engine import Engine
-from forkpoint.errors import TooLarge
+from forkpoint.errors import TooLarge, TooMany
 from forkpoint.lru import Lru
 from forkpoint.server.live.feed import Feed
+from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.responses.stream import ResponseStream
 from forkpoint.store import StoredConversation
 
@@ -30,11 +32,41 @@ STREAMS = 256
 Running: TypeAlias = tuple[ResponseStream, Feed]
 
 
+class OpenSocket(Protocol):
+    """A WebSocket on which responses are asked for."""
+
+    tenant: str
+
+    def stop(self) -> None:
+        """Lets what runs there end, and closes it."""
+        ...
+
+
 class ResponsesService:
     """The marks on conversations, and the streams of background responses."""
 
     def __init__(self) -> None:
         self.streams: Lru[tuple[str, str], Running] = Lru(STREAMS)  # by tenant and turn
+        self._sockets: dict[OpenSocket, str] = {}  # with their tenants
+
+    @contextmanager
+    def opened(self, socket: "OpenSocket", settings: ServerSettings) -> Iterator[None]:
+        """Within the block a WebSocket is open. Raises `TooMany`: the limits of streams hold for these too."""
+        most, each = settings.max_streams, settings.max_streams_per_tenant
+        if len(self._sockets) >= most:
+            raise TooMany("connections", most, retry_after=10)
+        if each is not None and list(self._sockets.values()).count(socket.tenant) >= each:
+            raise TooMany("connections of yours", each, retry_after=10)
+        self._sockets[socket] = socket.tenant
+        try:
+            yield
+        finally:
+            del self._sockets[socket]
+
+    def stop(self) -> None:
+        """Closes all WebSockets, each after the response that runs there."""
+        for socket in self._sockets:
+            socket.stop()
 
     def is_hidden(self, record: StoredConversation, turn: str) -> bool:
         """Whether the response of a turn was deleted, though its turn is still part of a history."""
