@@ -337,7 +337,12 @@ def test_a_connection_is_counted_and_logged_as_its_requests_are(place: Place) ->
 def test_a_server_that_stops_ends_what_runs_and_then_closes() -> None:
     gate = Gate()
     replies = (Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),)), Reply("Done"))
-    with responding(*replies, tools=[gate.tool]) as place, talking(place) as idle, talking(place) as busy:
+    patient = ServerSettings(grace=10 * PATIENCE)
+    with (
+        responding(*replies, tools=[gate.tool], settings=patient) as place,
+        talking(place) as idle,
+        talking(place) as busy,
+    ):
         busy.send("Hold")
         gate.reached()
         stopping = place.api.soon(place.server.stop)
