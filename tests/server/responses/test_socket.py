@@ -335,28 +335,24 @@ def test_a_connection_is_counted_and_logged_as_its_requests_are(place: Place) ->
 
 
 def test_a_server_that_stops_ends_what_runs_and_then_closes() -> None:
-    gate = Gate()
-    replies = (Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),)), Reply("Done"))
     patient = ServerSettings(grace=10 * PATIENCE)
-    with (
-        responding(*replies, tools=[gate.tool], settings=patient) as place,
-        talking(place) as idle,
-        talking(place) as busy,
-    ):
-        busy.send("Hold")
-        gate.reached()
-        stopping = place.api.soon(place.server.stop)
-        with pytest.raises(ConnectionClosed) as closed:
-            idle.read()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
-        gate.open()
+    with responding(Reply("Done"), settings=patient) as place, talking(place) as idle, talking(place) as busy:
+        with place.models.holding():
+            busy.send("Hello")
+            place.models.wait_for(1, timeout=PATIENCE)
+            stopping = place.api.soon(place.server.stop)
+            assert closed_with(idle) == 1012, "nothing runs there"
         assert text_of(busy.events()[-1]["response"]) == "Done"
-        with pytest.raises(ConnectionClosed) as closed:
-            busy.read()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
+        assert closed_with(busy) == 1012
         stopping.result()
+
+
+def closed_with(talk: Talk) -> int:
+    """The code with which the server closes a connection on which it says nothing more."""
+    with pytest.raises(ConnectionClosed) as closed:
+        talk.read()
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
 
 
 def test_frames_that_come_with_the_handshake_are_read(place: Place) -> None:
