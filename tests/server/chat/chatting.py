@@ -178,10 +178,10 @@ def problem(response: httpx2.Response) -> tuple[int, str]:
 class Leaver:
     """A client that sends a request, and goes when it is told to, whatever has come by then."""
 
-    def __init__(self, api: Api, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    def __init__(self, api: Api, body: Mapping[str, Any], headers: Mapping[str, str], *, path: str = PATH) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(str(api.http.base_url)).netloc, timeout=PATIENCE)
         sent = json.dumps(body, separators=(",", ":"), ensure_ascii=False)  # byte for byte as `post` sends it
-        self._connection.request("POST", PATH, sent, {"Content-Type": "application/json", **headers})
+        self._connection.request("POST", path, sent, {"Content-Type": "application/json", **headers})
 
     def leave(self) -> None:
         self._connection.close()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import httpx2
 import pytest
 from msgspec import Struct
-from tests.server.chat.chatting import agents_at, assistant, history, post, problem, said, streamed, system, user
+from tests.server.chat.chatting import agents_at, assistant, history, post, problem, said, system, user
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, asks, left_nothing, obedient, using
+from tests.server.support.wires import Client, client_of
 
 from forkpoint.agent import Agent, Limits, tool
 from forkpoint.llm import LLM, Retries, Timeouts
@@ -23,6 +23,7 @@ from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.settings import ServerSettings
 from forkpoint.testing import Fault, ModelServer, Reply, Script, ScriptedCall
 
+WIRES = pytest.mark.parametrize("mode", ["latest", "previous"])
 STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 TOOL = asks(("look", {"at": "the disk"}))  # a first turn with more in it than a client sees
 
@@ -31,31 +32,6 @@ TOOL = asks(("look", {"at": "the disk"}))  # a first turn with more in it than a
 def look(at: str) -> str:
     """Looks at something."""
     return f"seen {at}"
-
-
-class Client:
-    """A chat client: it sends all that it knows, and adds an answer when it has one."""
-
-    def __init__(self, api: Api, name: str, *, stream: bool, history: str = "latest") -> None:
-        self.http = api.http
-        self.name = name
-        self.model = "helper"
-        self.list: list[dict[str, Any]] = [system("Be brief.")]
-        self._settings: dict[str, Any] = {"stream": stream, "headers": {"X-Conversation-History": history}}
-        self.statuses: list[str] = []
-
-    def ask(self, text: str) -> httpx2.Response:
-        """Sends a message. It stays in the list if it is answered."""
-        asked = [*self.list, user(text)]
-        answer = post(self.http, asked, conversation=self.name, model=self.model, **self._settings)
-        if answer.status_code == 200 and '"error"' not in answer.text:
-            self.list = [*asked, assistant(said(answer))]
-            self.statuses.append(answer.headers["x-conversation-status"])
-        return answer
-
-    def begin(self, text: str) -> Any:
-        """Sends a message as a stream that its reader may leave."""
-        return streamed(self.http, [*self.list, user(text)], conversation=self.name)
 
 
 class Place(Struct):
@@ -75,9 +51,9 @@ class Place(Struct):
         if (kind := (stream, mode)) not in self.controls:
             self.answers()
             start = len(self.models.requests)
-            client = Client(self.api, f"control-{stream}-{mode}", stream=stream, history=mode)
+            client = client_of(self.api, mode, f"control-{stream}-{mode}", stream=stream)
             for text in (TOOL, "Two", "Three"):
-                said(client.ask(text))
+                client.said(client.ask(text))
             self.controls[kind] = self.sent(start), history(self.api, client.name)
         return self.controls[kind]
 
@@ -144,8 +120,9 @@ def as_if_it_had_never_been(
     assert len(expected) == 4
     here.answers()
     start = len(here.models.requests)
-    client = Client(here.api, name, stream=stream, history=mode)
-    said(client.ask(TOOL))
+    client = client_of(here.api, mode, name, stream=stream)
+    client.said(client.ask(TOOL))
+    name = client.name
     before = here.api.get(name)
     fail(client)
     client.http, client.model = here.api.http, "helper"
@@ -156,14 +133,14 @@ def as_if_it_had_never_been(
     failed = here.sent(start)[2:]
     here.answers()
     start_again = len(here.models.requests)
-    assert said(client.ask("Two")) == "You said: Two"
-    assert said(client.ask("Three")) == "You said: Three"
+    assert client.said(client.ask("Two")) == "You said: Two"
+    assert client.said(client.ask("Three")) == "You said: Three"
     again = here.sent(start_again)
     assert again == expected[2:], "the retry and what follows are what they would have been"
     assert failed[:1] in ([], expected[2:3]), "so was the try that failed, if it came to the model"
     assert here.api.outcomes(name) == ["committed", outcome, "committed", "committed"]
     assert history(here.api, name) == whole
-    assert client.statuses == ["created", "continued", "continued"]
+    assert client.statuses[1:] == ["continued", "continued"]
 
 
 class Failure(Struct):
@@ -217,12 +194,16 @@ FAILURES = {
         Reply("I look", calls=(LOOKS,)), 400, "limit_reached", True, "false", model="bounded", costs=True
     ),
 }
+FEW = ("a stream that is cut", "an upstream failure")
 
 
 @STREAMING
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [*((kind, "latest") for kind in FAILURES), ("a stream that is cut", "full"), ("an upstream failure", "full")],
+    [
+        *((kind, mode) for kind in FAILURES for mode in ("latest", "previous")),
+        *((kind, mode) for kind in FEW for mode in ("full", "conversation")),
+    ],
 )
 def test_after_each_failure_a_retry_is_the_same_request_against_the_last_good_state(
     here: Place, kind: str, stream: bool, mode: str
@@ -234,96 +215,100 @@ def test_after_each_failure_a_retry_is_the_same_request_against_the_last_good_st
         here.answers(failure.reply)
         client.model = failure.model
         answer = client.ask("Two")
-        status, code = problem(answer)
+        status, code = client.problem(answer)
         begun = status == 200 and stream and failure.begins  # or it failed before anything of it was passed on
-        assert (begun or status == failure.status, code) == (True, failure.code), answer.text
-        assert answer.headers["x-conversation-id"] == name
+        assert begun or status == failure.status, answer.text
+        assert code == (client.told(failure.code) if begun else failure.code), answer.text
+        assert answer.headers["x-conversation-id"] == client.name
         if not begun:
             assert answer.headers["x-should-retry"] == failure.retry
             assert answer.headers.get("retry-after") == ("7" if code == "model_rate_limit" else None)
-        turn = here.api.turn(name, answer.headers["x-turn-id"])
+        turn = here.api.turn(client.name, answer.headers["x-turn-id"])
         assert (turn["outcome"], bool(turn["usage"]["input"])) == ("failed", failure.costs)
 
     as_if_it_had_never_been(here, name, fail, stream=stream, mode=mode)
 
 
 @STREAMING
-def test_a_turn_that_took_too_long_for_the_server_never_was(slow: tuple[Place, Place], stream: bool) -> None:
+@WIRES
+def test_a_turn_that_took_too_long_for_the_server_never_was(slow: tuple[Place, Place], stream: bool, mode: str) -> None:
     here, hasty = slow
 
     def fail(client: Client) -> None:
         here.answers(Reply(fault=Fault("hang")))
         client.http = hasty.api.http
         answer = client.ask("Two")
-        assert problem(answer) == (504, "limit_reached")
+        assert client.problem(answer) == (504, "limit_reached")
         assert answer.headers["x-should-retry"] == "true"
 
-    as_if_it_had_never_been(here, f"late-{stream}", fail, stream=stream)
+    as_if_it_had_never_been(here, f"late-{stream}", fail, stream=stream, mode=mode)
 
 
 @STREAMING
-def test_a_model_that_is_not_there_never_was_asked(here: Place, stream: bool) -> None:
+@WIRES
+def test_a_model_that_is_not_there_never_was_asked(here: Place, stream: bool, mode: str) -> None:
     def fail(client: Client) -> None:
         client.model = "gone"
         answer = client.ask("Two")
-        assert problem(answer) == (502, "model_connection")
+        assert client.problem(answer) == (502, "model_connection")
         assert answer.headers["x-should-retry"] == "true"
 
-    as_if_it_had_never_been(here, f"gone-{stream}", fail, stream=stream)
+    as_if_it_had_never_been(here, f"gone-{stream}", fail, stream=stream, mode=mode)
 
 
 @STREAMING
-def test_a_turn_that_is_cancelled_through_the_native_api_never_was(here: Place, stream: bool) -> None:
-    name = f"cancelled-{stream}"
-
+@WIRES
+def test_a_turn_that_is_cancelled_through_the_native_api_never_was(here: Place, stream: bool, mode: str) -> None:
     def fail(client: Client) -> None:
         here.answers(Reply("Half an answer", piece=2, fault=Fault("hang", after=2)))
         count = len(here.models.requests)
         asking = here.api.soon(client.ask, "Two")
         here.models.wait_for(count + 1)
-        running = here.api.get(name)
+        running = here.api.get(client.name)
         cancelled = here.api.post(f"{running['id']}/turns/{running['open_turn']}/cancel")
         assert cancelled.status_code == 200, cancelled.text
-        status, code = problem(asking.result())
-        assert (status in ({200, 409} if stream else {409}), code) == (True, "turn_cancelled")
+        status, code = client.problem(asking.result())
+        assert (status, code) in ((409, "turn_cancelled"), (200 if stream else 409, client.told("turn_cancelled")))
 
-    as_if_it_had_never_been(here, name, fail, stream=stream, outcome="cancelled")
+    as_if_it_had_never_been(here, f"cancelled-{stream}", fail, stream=stream, mode=mode, outcome="cancelled")
 
 
-def test_a_turn_whose_client_has_gone_never_was(here: Place) -> None:
+@WIRES
+def test_a_turn_whose_client_has_gone_never_was(here: Place, mode: str) -> None:
     def fail(client: Client) -> None:
         here.answers(Reply("Half an answer", piece=2, fault=Fault("hang", after=2)))
         with client.begin("Two") as stream:
             assert stream.until_text(2) == ["Ha", "lf"]
         left_nothing(here.server)
 
-    as_if_it_had_never_been(here, "left", fail, stream=True, outcome="cancelled")
+    as_if_it_had_never_been(here, "left", fail, stream=True, mode=mode, outcome="cancelled")
 
 
 @STREAMING
-def test_ten_failures_in_a_row_leave_no_more_than_one(here: Place, stream: bool) -> None:
+@pytest.mark.parametrize("mode", ["latest", "previous", "conversation"])
+def test_ten_failures_in_a_row_leave_no_more_than_one(here: Place, stream: bool, mode: str) -> None:
     """The seeds' own case: the message that failed is in the next prompt once."""
-    client = Client(here.api, f"ten-{stream}", stream=stream)
-    client.list = []
-    said(client.ask("One"))
+    client = client_of(here.api, mode, f"ten-{stream}", stream=stream)
+    client.said(client.ask("One"))
     here.answers(Reply("Half an answer", piece=2, fault=Fault("cut", after=2)))
     for _ in range(10):
-        problem(client.ask("Two"))
+        client.problem(client.ask("Two"))
     here.answers()
-    said(client.ask("Two"))
+    client.said(client.ask("Two"))
     sent = [message["content"] for message in here.models.last.json["messages"] if message["role"] == "user"]
     assert sent == ["One", "Two"]
     assert here.api.outcomes(client.name) == ["committed", *["failed"] * 10, "committed"]
 
 
-def test_instead_of_a_retry_another_message_may_come(here: Place) -> None:
-    client = Client(here.api, "instead", stream=False)
-    said(client.ask("One"))
+@WIRES
+def test_instead_of_a_retry_another_message_may_come(here: Place, mode: str) -> None:
+    client = client_of(here.api, mode, "instead")
+    client.said(client.ask("One"))
     here.answers(Reply(fault=Fault("overloaded")))
     assert client.ask("Two").status_code == 503
     here.answers()
-    said(client.ask("Something else"))
-    assert history(here.api, "instead") == ["One", "You said: One", "Something else", "You said: Something else"]
+    client.said(client.ask("Something else"))
+    assert history(here.api, client.name) == ["One", "You said: One", "Something else", "You said: Something else"]
     assert "Two" not in here.models.last.body.decode()
 
 
@@ -331,18 +316,21 @@ def test_instead_of_a_retry_another_message_may_come(here: Place) -> None:
 
 
 @STREAMING
-@pytest.mark.parametrize("kind", ["an upstream failure", "a stream that is cut", "an empty answer", "a limit of steps"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [*((kind, "latest") for kind in (*FEW, "an empty answer", "a limit of steps")), *((kind, "named") for kind in FEW)],
+)
 def test_a_failed_first_turn_leaves_a_draft_that_nobody_sees_and_everything_that_it_cost(
-    here: Place, kind: str, stream: bool
+    here: Place, kind: str, stream: bool, mode: str
 ) -> None:
     failure = FAILURES[kind]
-    name = f"first-{kind}-{stream}".replace(" ", "-")
-    client = Client(here.api, name, stream=stream)
+    name = f"first-{kind}-{stream}-{mode}".replace(" ", "-")
+    client = client_of(here.api, mode, name, stream=stream)
     client.model = failure.model
     here.answers(failure.reply)
     spent = _spent(here)
     answer = client.ask("One")
-    problem(answer)
+    client.problem(answer)
     listed = here.api.http.get("/api/conversations", params={"limit": 500}).json()["items"]
     assert name not in {one["name"] for one in listed}
     for path in ("", "/turns", "/events"):
@@ -353,10 +341,10 @@ def test_a_failed_first_turn_leaves_a_draft_that_nobody_sees_and_everything_that
     here.answers()
     client.model = "helper"
     count = len(here.models.requests)
-    said(client.ask("One"))
+    client.said(client.ask("One"))
     assert client.statuses == ["created"], "for its client it begins now"
-    control = Client(here.api, f"{name}-control", stream=stream)
-    said(control.ask("One"))
+    control = client_of(here.api, mode, f"{name}-control", stream=stream)
+    control.said(control.ask("One"))
     again, expected = here.sent(count)
     assert again == expected
     assert here.api.outcomes(name) == ["failed", "committed"]
@@ -364,7 +352,7 @@ def test_a_failed_first_turn_leaves_a_draft_that_nobody_sees_and_everything_that
     assert tried["id"] == answer.headers["x-turn-id"]
     assert (bool(tried["usage"]["input"]), bool(done["usage"]["input"])) == (failure.costs, True)
     assert history(here.api, name) == ["One", "You said: One"]
-    said(client.ask("Two"))
+    client.said(client.ask("Two"))
     assert client.statuses == ["created", "continued"]
 
 
