@@ -30,6 +30,8 @@ from forkpoint.llm.prompt.identity import CacheIdentity
 from forkpoint.paging import every
 from forkpoint.store.values import IdempotencyKey, Onto, StoredConversation, StoredTurn
 
+_NEWEST = 200  # branches of a family among which a repeated request looks for its own
+
 PathOf: TypeAlias = Callable[[StoredConversation], Awaitable[Sequence[Seen]]]
 """Returns a conversation's path as its client saw it, from memory or with `Placement.path`."""
 
@@ -261,6 +263,23 @@ class Placement:
             if one.outcome != "committed" and one.id > last.id and request_of(one.input) == request:
                 return None
         return last
+
+    async def repeated_after(
+        self, record: StoredConversation, turn: StoredTurn, request: str
+    ) -> tuple[StoredConversation, StoredTurn] | None:
+        """The turn of this very request on a fork after a turn, as `repeated` finds it, and that fork.
+
+        The newest fork that the request made decides. Only the newest branches of the family are looked at: whoever
+        loses an answer asks again soon.
+        """
+        newest = await self._store.conversations(family=record.family, limit=_NEWEST, drafts=True)
+        for branch in newest.items:
+            if branch.lineage.kind == "fork" and branch.lineage.at == turn.end:
+                first = (await self._store.turns(branch.id, limit=1)).items
+                if first and request_of(first[0].input) == request:
+                    same = await self.repeated(branch, request)
+                    return None if same is None else (branch, same)
+        return None
 
     async def on_path(self, record: StoredConversation, turn: str) -> StoredTurn | None:
         """A committed turn that stands on a conversation's path; None for any other turn."""

@@ -41,6 +41,7 @@ from tests.server.support.turning import (
     left_nothing,
     using,
 )
+from tests.server.support.wires import Client, client_of
 
 from forkpoint.errors import ForkpointError, TurnOpen
 from forkpoint.server.agents.catalog import Catalog
@@ -51,6 +52,7 @@ from forkpoint.testing import Fault, ModelServer, Reply, Script
 PIECES = ["You ", "said", ": He", "llo"]
 ECHO = Script(lambda heard: Reply(f"You said: {heard.text}", piece=4))
 ASKED = f"POST {PATH}"
+WIRES = pytest.mark.parametrize("mode", ["latest", "previous"])
 
 
 def stops_after(pieces: int) -> Script:
@@ -67,11 +69,11 @@ class Place:
         self.models = models
         self._names = iter(range(1_000_000))
 
-    def name(self) -> str:
-        """Of a conversation with a turn in it."""
-        name = f"c-{next(self._names)}"
-        said(post(self.api.http, "Before", conversation=name))
-        return name
+    def client(self, mode: str = "latest") -> Client:
+        """A client of a conversation with a turn in it."""
+        client = client_of(self.api, mode, f"c-{next(self._names)}")
+        client.said(client.ask("Before"))
+        return client
 
 
 @contextmanager
@@ -91,9 +93,15 @@ def shared() -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def finishing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def all_finishing() -> Iterator[Place]:
     with place(on_disconnect="finish") as finishing:
         yield finishing
+
+
+@pytest.fixture
+def finishing(all_finishing: Place) -> Iterator[Place]:
+    yield all_finishing
+    all_finishing.models.script = ECHO
 
 
 @pytest.fixture
@@ -109,81 +117,100 @@ def visits() -> Iterator[Visits]:
         assert not visits.errors
 
 
-def usable(here: Place, name: str) -> None:
+def usable(here: Place, client: Client) -> None:
     """The conversation is as it was, and free as soon as the turn has ended."""
     left_nothing(here.server)
-    assert history(here.api, name) == ["Before", "You said: Before"]
-    assert here.api.outcomes(name) == ["committed", "cancelled"]
+    assert history(here.api, client.name) == ["Before", "You said: Before"]
+    assert here.api.outcomes(client.name) == ["committed", "cancelled"]
     here.models.wait_idle()  # the model's own connection was closed too
     here.models.script = ECHO
-    assert said(post(here.api.http, "After", conversation=name)) == "You said: After"
+    assert client.said(client.ask("After")) == "You said: After"
+    assert client.statuses == ["created", "continued"]
     assert [message["content"] for message in here.models.last.json["messages"]][-1:] == ["After"]
     assert "Hello" not in here.models.last.body.decode()
 
 
+@WIRES
 @pytest.mark.parametrize("pieces", range(1, len(PIECES) + 1))
-def test_a_client_that_goes_after_any_piece_of_a_stream_takes_its_turn_with_it(here: Place, pieces: int) -> None:
-    name = here.name()
+def test_a_client_that_goes_after_any_piece_of_a_stream_takes_its_turn_with_it(
+    here: Place, pieces: int, mode: str
+) -> None:
+    client = here.client(mode)
     here.models.script = stops_after(pieces)
-    with streamed(here.api.http, "Hello", conversation=name) as stream:
+    with client.begin("Hello") as stream:
         assert stream.until_text(pieces) == PIECES[:pieces]
-    usable(here, name)
+    usable(here, client)
 
 
+@WIRES
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("pieces", [0, 2])
 def test_a_client_that_goes_before_it_has_heard_anything_takes_its_turn_with_it(
-    here: Place, visits: Visits, stream: bool, pieces: int
+    here: Place, visits: Visits, stream: bool, pieces: int, mode: str
 ) -> None:
-    name = here.name()
+    client = here.client(mode)
     here.models.script = stops_after(0 if stream else pieces)
     count = len(here.models.requests)
-    client = Leaver(here.api, body("Hello", stream=stream), named(name))
+    leaver = client.leaver("Hello", stream=stream)
     here.models.wait_for(count + 1)
-    client.leave()
-    visits.until(f"{ASKED} 499")
-    usable(here, name)
+    leaver.leave()
+    visits.until(f"POST {client.path} 499")
+    usable(here, client)
 
 
+@pytest.mark.parametrize(("mode", "wire"), [("latest", "chat"), ("previous", "responses")])
 def test_a_client_that_goes_after_the_first_seconds_in_which_no_model_spoke_takes_its_turn_with_it(
-    here: Place, monkeypatch: pytest.MonkeyPatch
+    here: Place, monkeypatch: pytest.MonkeyPatch, mode: str, wire: str
 ) -> None:
-    monkeypatch.setattr("forkpoint.server.wires.chat.reply.FIRST", 0.01)
-    name = here.name()
+    monkeypatch.setattr(f"forkpoint.server.wires.{wire}.reply.FIRST", 0.01)
+    client = here.client(mode)
     here.models.script = stops_after(0)
-    with streamed(here.api.http, "Hello", conversation=name) as stream:
-        assert next(iter(stream))["choices"][0]["delta"]["role"] == "assistant"
-    usable(here, name)
+    with client.begin("Hello") as stream:
+        assert next(iter(stream))["object" if wire == "chat" else "type"] in {
+            "chat.completion.chunk",
+            "response.created",
+        }
+    usable(here, client)
 
 
-def test_a_client_that_goes_while_a_tool_runs_takes_its_turn_with_it() -> None:
+@WIRES
+def test_a_client_that_goes_while_a_tool_runs_takes_its_turn_with_it(mode: str) -> None:
     gate = Gate()
     with served(agents=agents_of(gate.tool)) as server, using(server.url) as api:
-        said(post(api.http, "Before", conversation="c"))
-        client = Leaver(api, body(holds("x")), named("c"))
+        client = client_of(api, mode, "c")
+        client.said(client.ask("Before"))
+        leaver = client.leaver(holds("x"), stream=False)
         gate.reached()
-        client.leave()
+        leaver.leave()
         left_nothing(server)
         gate.open()
-        assert history(api, "c") == ["Before", "You said: Before"]
-        assert api.outcomes("c") == ["committed", "cancelled"]
-        assert api.get("c/turns")["items"][1]["calls"][0]["status"] == "unknown"
-        assert said(post(api.http, "After", conversation="c")) == "You said: After"
+        assert history(api, client.name) == ["Before", "You said: Before"]
+        assert api.outcomes(client.name) == ["committed", "cancelled"]
+        assert api.get(f"{client.name}/turns")["items"][1]["calls"][0]["status"] == "unknown"
+        assert client.said(client.ask("After")) == "You said: After"
 
 
-@pytest.mark.parametrize("model", ["helper", "helper:side"])
-def test_the_same_key_again_while_its_turn_is_being_stopped_runs_anew(model: str) -> None:
-    slow, asked, key = SlowEnd(), {**body(holds("x")), "model": model}, {"Idempotency-Key": "k"}
+@pytest.mark.parametrize("marked", [{"Idempotency-Key": "k"}, {"X-Stainless-Retry-Count": "1"}], ids=["key", "retry"])
+@pytest.mark.parametrize(
+    ("mode", "model"),
+    [("latest", "helper"), ("latest", "helper:side"), ("previous", "helper"), ("conversation", "helper")],
+)
+def test_the_same_request_again_while_its_turn_is_being_stopped_runs_anew(
+    mode: str, model: str, marked: dict[str, str]
+) -> None:
+    slow = SlowEnd()
     with served(agents=agents_of(slow.tool)) as server, using(server.url) as api:
-        said(post(api.http, "Before", conversation="c"))
-        client = Leaver(api, asked, named("c") | key)
+        client = client_of(api, mode, "c")
+        client.said(client.ask("Before"))
+        client.model = model
+        leaver = client.leaver(holds("x"), stream=False, headers=marked)
         slow.reached()
-        client.leave()
+        leaver.leave()
         slow.stopping()
-        again = api.soon(api.http.post, PATH, json=asked, headers=named("c") | key)
+        again = api.soon(client.ask, holds("x"), headers=marked)
         asked_for(server, 2)
         slow.end()
-        assert said(again.result()) == "Done: held x"
+        assert client.said(again.result()) == "Done: held x"
         assert slow.runs == 2
 
 
@@ -219,39 +246,43 @@ def test_without_a_conversation_it_is_cancelled_too(here: Place, visits: Visits,
 # When it is finished all the same.
 
 
+@pytest.mark.parametrize("mode", ["latest", "previous", "conversation"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_where_the_server_finishes_turns_one_is_committed_though_its_client_has_gone(
-    finishing: Place, visits: Visits, stream: bool
+    finishing: Place, visits: Visits, stream: bool, mode: str
 ) -> None:
-    here, name = finishing, finishing.name()
+    here, client = finishing, finishing.client(mode)
     with here.models.holding():
         count = len(here.models.requests)
-        client = Leaver(here.api, body("Hello", stream=stream), named(name))
+        leaver = client.leaver("Hello", stream=stream)
         here.models.wait_for(count + 1)
-        client.leave()
-        visits.until(f"{ASKED} 499")
+        leaver.leave()
+        visits.until(f"POST {client.path} 499")
     left_nothing(here.server)
-    assert history(here.api, name)[2:] == ["Hello", "You said: Hello"]
-    again = post(here.api.http, "Hello", conversation=name, stream=stream, headers={"X-Stainless-Retry-Count": "1"})
-    assert said(again) == "You said: Hello"
-    assert here.api.outcomes(name) == ["committed", "committed"]
+    assert history(here.api, client.name)[2:] == ["Hello", "You said: Hello"]
+    again = client.ask("Hello", stream=stream, headers={"X-Stainless-Retry-Count": "1"})
+    assert client.said(again) == "You said: Hello"
+    assert client.statuses[1:] == ["continued"]
+    assert here.api.outcomes(client.name) == ["committed", "committed"]
 
 
+@WIRES
 def test_where_the_server_finishes_turns_a_stream_that_is_left_in_the_middle_is_committed(
-    finishing: Place, visits: Visits
+    finishing: Place, visits: Visits, mode: str
 ) -> None:
-    here, name = finishing, finishing.name()
+    here, client = finishing, finishing.client(mode)
     here.models.script = Script([Reply("You said: Hello", piece=4, pace=0.02)])
-    with streamed(here.api.http, "Hello", conversation=name) as stream:
+    with client.begin("Hello") as stream:
         stream.until_text()
-    visits.until(f"{ASKED} 200")
+    visits.until(f"POST {client.path} 200")
     left_nothing(here.server)
-    assert history(here.api, name)[2:] == ["Hello", "You said: Hello"]
+    assert history(here.api, client.name)[2:] == ["Hello", "You said: Hello"]
 
 
+@pytest.mark.parametrize("mode", ["latest", "named"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_commit_that_has_begun_is_finished_though_the_client_has_gone(
-    tmp_path: Path, visits: Visits, stream: bool
+    tmp_path: Path, visits: Visits, stream: bool, mode: str
 ) -> None:
     file = tmp_path / "s.db"
     with (
@@ -261,12 +292,13 @@ def test_a_commit_that_has_begun_is_finished_though_the_client_has_gone(
     ):
         with ExitStack() as waiting:
             with models.holding():
-                client = Leaver(api, body("Hello", stream=stream), named("c"))
+                client = client_of(api, mode, "c")
+                leaver = client.leaver("Hello", stream=stream)
                 models.wait_for(1)
                 waiting.enter_context(held(file))
             writing(file)
-            client.leave()
-            visits.until(f"{ASKED} {200 if stream else 499}")
+            leaver.leave()
+            visits.until(f"POST {client.path} {200 if stream else 499}")
             assert not server.services.turns.is_idle
         left_nothing(server)
         assert history(api, "c") == ["Hello", "You said: Hello"]

@@ -1,7 +1,7 @@
 """Clients of each wire, for tests that hold on all of them: chat completions, and responses.
 
-A client's ``mode`` is how it says where it is. On the wire of chat it sends its ``latest`` message or the ``full`` list.
-On the wire of responses it names the ``previous`` response, a ``conversation``, or a conversation by a header: ``named``.
+A client's ``mode`` is how it says where it is. On the wire of chat it sends its ``latest`` message or the ``full``
+list. On the wire of responses it names the ``previous`` response, a ``conversation``, or one by a header: ``named``.
 """
 
 import json

@@ -65,9 +65,14 @@ def read_identity(
         history=history or header.history or default or "latest",
         fork_of=fork_of,
         is_made_up=not given,
-        is_retry=_count(headers.get(RETRIES, "")) > 0,
+        is_retry=is_retry(headers),
         is_side=is_side,
     )
+
+
+def is_retry(headers: Mapping[str, str]) -> bool:
+    """Whether the client's own library says that it sends the same request once more."""
+    return _count(headers.get(RETRIES, "")) > 0
 
 
 def _fork_point(given: str) -> ForkPoint | None:

@@ -30,7 +30,6 @@ from forkpoint.errors import (
     KeyReused,
     NotFound,
     Stale,
-    TurnCancelled,
     TurnOpen,
     Unpaired,
 )
@@ -50,6 +49,7 @@ from forkpoint.server.wires.chat.side_rules import SideRule
 from forkpoint.server.wires.chat.stream import ChunkStream
 from forkpoint.server.wires.errors import should_retry
 from forkpoint.server.wires.identity import RETRIES, Identity, read_identity
+from forkpoint.server.wires.retries import joined
 from forkpoint.store import StoredConversation, StoredTurn
 from forkpoint.updates import TurnStarted
 
@@ -104,7 +104,7 @@ class ChatTurn:
         """Begins the turn. Gives its feed, and whether another request began it. Raises what is wrong."""
         try:
             act = self._beside() if self.named is None or self.is_side else self._in_conversation()
-            feed, joined = await self._services.turns.start(self.call.tenant, act)
+            feed, is_joined = await self._services.turns.start(self.call.tenant, act)
         except ForkpointError as error:
             # A machine will send this again, and then it is not the turn that was committed before, even if equal. But
             # nobody knows of a retry whether it has begun when it was sent first.
@@ -115,7 +115,7 @@ class ChatTurn:
         if not self.is_kept or self._settings.on_disconnect == "cancel":
             # Without a conversation nobody could ever fetch the answer, so that turn always stops with its client.
             feed.stop = partial(self._services.turns.abandon, self.call.tenant, feed, self._backend.turns.cancel)
-        return feed, joined
+        return feed, is_joined
 
     async def see_where_it_stands(self, feed: Feed) -> None:
         """Finds out where a turn stands that was committed before. Its list alone would be a branch by now."""
@@ -382,24 +382,12 @@ class ChatTurn:
     async def _joined(
         self, record: StoredConversation, same: StoredTurn | None, tell: Callback, *, is_aside: bool = False
     ) -> Turn | None:
-        """The turn of this request, once it has ended. None if it has to be run anew, or was interrupted.
-
-        A client that gave up waiting has gone, and its turn is being stopped: that one is not joined, but waited for.
-        """
+        """The turn of this request, once it has ended. None if it has to be run anew, or was interrupted."""
         if same is None or same.outcome == "interrupted":
             return None
         self.branch = record.id if is_aside else None
         self.status = "branched" if is_aside else _status_at_head(record, same)
-        here = self._services.turns.feed(self.call.tenant, record.id)
-        if here is not None and here.is_left:
-            await self._services.turns.until_left(self.call.tenant, record.id)
-            return None
-        try:
-            return await self._placement.join(same, tell)
-        except TurnCancelled:
-            if here is not None:
-                raise  # it was not for want of a client
-            return None
+        return await joined(self.call, same, tell)
 
     async def _beside_head(self, record: StoredConversation, start: StartingPoint, settings: Settings) -> Draft:
         """A branch for this request alone. Raises `Busy` if the same request is being answered on one."""

@@ -29,6 +29,9 @@ _MOST = 20  # such tags
 STREAMS = 256
 """How many streams of background responses are kept for clients that come back."""
 
+REFUSED = 4096
+"""How many refused requests are remembered, so that no retry takes an equal request's turn for its own."""
+
 Running: TypeAlias = tuple[ResponseStream, Feed]
 
 
@@ -47,6 +50,8 @@ class ResponsesService:
 
     def __init__(self) -> None:
         self.streams: Lru[tuple[str, str], Running] = Lru(STREAMS)  # by tenant and turn
+        # By tenant, place and digest: requests that did not begin, and that their clients will send again.
+        self.refused: Lru[tuple[str, str, str], bool] = Lru(REFUSED)
         self._sockets: dict[OpenSocket, str] = {}  # with their tenants
 
     @contextmanager

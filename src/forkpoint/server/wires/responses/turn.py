@@ -24,7 +24,18 @@ from forkpoint.backend.options import Draft, How, NewTurn
 from forkpoint.backend.results import Turn
 from forkpoint.backend.settings import Settings
 from forkpoint.engine import NamedDraft, paired
-from forkpoint.errors import AlreadyExists, BadRequest, Busy, Invalid, KeyReused, NotFound, Stale, TurnOpen, Unpaired
+from forkpoint.errors import (
+    AlreadyExists,
+    BadRequest,
+    Busy,
+    ForkpointError,
+    Invalid,
+    KeyReused,
+    NotFound,
+    Stale,
+    TurnOpen,
+    Unpaired,
+)
 from forkpoint.events import (
     AssistantMessage,
     Condensation,
@@ -42,13 +53,15 @@ from forkpoint.server.http.call import JSON, ApiCall
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.wires.answerers import Wish
 from forkpoint.server.wires.body import digest_of
-from forkpoint.server.wires.identity import RETRIES, read_identity
+from forkpoint.server.wires.errors import should_retry
+from forkpoint.server.wires.identity import RETRIES, is_retry, read_identity
 from forkpoint.server.wires.responses.ids import conversation_named, turn_of_item, turn_of_response
 from forkpoint.server.wires.responses.input import InputItem, ItemReference
 from forkpoint.server.wires.responses.output import items_of
 from forkpoint.server.wires.responses.request import read_request
 from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_unnamed
 from forkpoint.server.wires.responses.stream import ResponseStream
+from forkpoint.server.wires.retries import joined
 from forkpoint.store import StoredConversation, StoredTurn
 from forkpoint.updates import TurnStarted
 
@@ -85,6 +98,7 @@ class ResponseTurn:
         has_form = self.request.output or self._services.agents.named(self._agent_name).output
         is_told = self.request.stream or self.echo.background
         self.stream = ResponseStream(self.echo, holds=has_form is not None, tells=is_told)
+        self._is_retry = is_retry(headers)
         self._client_retries = RETRIES in headers  # OpenAI's own packages, which retry by themselves, count there
         self.has_begun = False  # whether a stream was begun: then no package retries it
         self.status: Literal["created", "continued", "branched"] = "created"
@@ -93,11 +107,23 @@ class ResponseTurn:
     async def start(self) -> tuple[Feed, bool]:
         """Begins the turn. Gives its feed, and whether another request began it. Raises what is wrong."""
         act = self._run if self.echo.store else self._unkept
-        feed, joined = await self._services.turns.start(self.call.tenant, act)
+        try:
+            feed, is_joined = await self._services.turns.start(self.call.tenant, act)
+        except ForkpointError as error:
+            # The client will send this again, and an equal request that was answered is another one.
+            if self.echo.store and not self._is_retry and should_retry(error):
+                self._services.responses.refused.put(self._place, True)
+            raise
         stops = self._settings.on_disconnect == "cancel" and not self.echo.background
         if stops or not self.echo.store:
             feed.stop = partial(self._services.turns.abandon, self.call.tenant, feed, self._backend.turns.cancel)
-        return feed, joined
+        return feed, is_joined
+
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        named = None if self._named is None else self._named.name
+        where = self.echo.previous_response_id or self.echo.conversation or named or ""
+        return self.call.tenant, where, self._digest
 
     @property
     def agent(self) -> Agent | None:
@@ -155,7 +181,9 @@ class ResponseTurn:
 
         def told(update: Update) -> None:
             nonlocal begun
-            begun = begun or isinstance(update, TurnStarted)
+            if isinstance(update, TurnStarted):
+                begun = True
+                self._services.responses.refused.pop(self._place)
             heard(update)
 
         for left in reversed(range(TRIES)):
@@ -187,6 +215,11 @@ class ResponseTurn:
     async def _follow(self, tell: Callback) -> Turn:
         """Goes on after the previous response: in place, or on a fork. It never waits for another turn."""
         turn, record = await self._previous()
+        if self._asks_again:
+            done = await self._again_after(turn, record, tell)
+            if done is not None:
+                return done
+            turn, record = await self._previous()
         if is_unnamed(record) and record.head.turn == turn.id and record.status == "idle":
             self.status = "continued"
             try:
@@ -200,6 +233,42 @@ class ResponseTurn:
         if self._key is not None:
             draft = replace(draft, id=id_beside(turn.id, self._key))
         return await self._go(tell, record, draft=draft, open_calls=turn.open_calls.client)
+
+    @property
+    def _asks_again(self) -> bool:
+        """Whether this very request may have begun a turn when it was sent before."""
+        return self._is_retry and self._services.responses.refused.get(self._place) is None
+
+    async def _again_after(self, turn: StoredTurn, record: StoredConversation, tell: Callback) -> Turn | None:
+        """The turn that this request began after another turn, in place or on a fork. None if it has to be run."""
+        in_place = await self._again_in(record, tell)
+        if in_place is not None:
+            return in_place
+        found = await self._placement.repeated_after(record, turn, self._digest)
+        if found is None:
+            return None
+        self.status = "branched"
+        branch, same = found
+        return await self._again(branch, same, tell, turn.open_calls.client)
+
+    async def _again_in(self, record: StoredConversation, tell: Callback) -> Turn | None:
+        """The turn that this request began in a conversation when it was sent before. None if it has to be run."""
+        if not self._asks_again:
+            return None
+        await self._backend.turns.unended.end(record.id)  # then it is known whether it was committed
+        same = await self._placement.repeated(record, self._digest)
+        if same is None:
+            return None
+        self.status = "continued"
+        return await self._again(record, same, tell)
+
+    async def _again(
+        self, record: StoredConversation, same: StoredTurn, tell: Callback, open_calls: Sequence[str] | None = None
+    ) -> Turn | None:
+        self.name = record.name
+        if same.outcome == "interrupted":
+            return await self._go(tell, record, open_calls=open_calls, again=same)
+        return await joined(self.call, same, tell)
 
     async def _previous(self) -> tuple[StoredTurn, StoredConversation]:
         """The turn of the previous response, and a conversation that has it. Raises `NotFound`."""
@@ -239,6 +308,9 @@ class ResponseTurn:
     async def _in_place(self, tell: Callback, record: StoredConversation) -> Turn:
         self._is_turn_of(record.id)
         self.name = record.name
+        done = await self._again_in(record, tell)
+        if done is not None:
+            return done
         if is_unnamed(record):  # from now on somebody uses it as a conversation
             await self._services.responses.adopt(self._backend, record)
         supersede = record.status == "interrupted"  # its process is gone, and nobody can go on with it here
@@ -256,8 +328,12 @@ class ResponseTurn:
         open_calls: Sequence[str] | None = None,
         supersede: bool = False,
         if_revision: int | None = None,
+        again: StoredTurn | None = None,
     ) -> Turn:
-        """Runs the turn. ``open_calls`` are those where it stands, if that is not the conversation's head."""
+        """Runs the turn. ``open_calls`` are those where it stands, if that is not the conversation's head.
+
+        ``again`` is the interrupted turn of this very request, which is resumed.
+        """
         agent, settings = self._dressed(record)
         if draft is not None:
             settings = draft.settings
@@ -284,6 +360,10 @@ class ResponseTurn:
                 echo=self.echo.to_json(),
             ),
         )
+        if again is not None:
+            return await self._backend.turns.repeat(again, agent, new, tell)
+        if self._key is not None:
+            await self._services.turns.until_left(self.call.tenant, known.id)
         return await self._backend.turns.run(known.id, agent, new, tell)
 
     # Who answers, and what is given.
