@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from tests.server.responses.responding import events_of
 from tests.server.support.doing import Gate, logged, start, steps
 from tests.server.support.turning import PATIENCE, Api, using
+from tests.server.support.wires import ResponsesClient
 
 
 def code(answer: Any) -> tuple[int, str]:
@@ -127,6 +129,51 @@ def test_a_request_with_its_key_gets_its_turn_after_a_kill_however_often_it_is_s
         assert _text(retried, turns["retried"]).startswith("Done: noted for retried | ")
         assert logged(tmp_path) == done, "no tool ran again"
         assert _text(_chat(api, "chat-plain", hangs, key="chat-plain"), turns["chat-plain"])
+        assert api.http.post("/api/verify").json()["ok"] is True
+
+
+def test_a_response_that_died_with_its_server_reads_as_failed_and_its_retry_leaves_one_message(tmp_path: Path) -> None:
+    modes, hangs, died = ("previous", "forked", "conversation", "named"), steps("hang"), {}
+    stood: dict[ResponsesClient, str] = {}
+    marks: dict[tuple[str, str], dict[str, str]] = {}
+    for mode in modes:
+        marks[mode, "plain"] = {}
+        marks[mode, "keyed"] = {"Idempotency-Key": mode}
+        marks[mode, "retried"] = {"X-Stainless-Retry-Count": "1"}
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api, ExitStack() as open:
+        clients = {
+            (mode, mark): ResponsesClient(api, f"{mode}-{mark}", mode=mode, stream=True, model="doing")
+            for mode, mark in marks
+        }
+        for (mode, mark), client in clients.items():
+            client.said(client.ask("Before"))
+            if mode == "forked":
+                api.http.patch(f"/api/conversations/{client.name}", json={"title": "Mine"})
+            stream = open.enter_context(client.begin(hangs, headers=marks[mode, mark] if mark == "keyed" else {}))
+            assert stream.until_text() == ["Well"]
+            died[client] = stream.response.headers["x-turn-id"]
+            stood[client] = stream.response.headers["x-conversation-id"]
+        server.kill()
+    assert len(died) == len(clients), "each of them was in the middle"
+    (tmp_path / "awake").touch()
+
+    with start(tmp_path, "--resume-orphans", "none") as server, using(server.url) as api:
+        for (mode, mark), client in clients.items():
+            client.connect(api)
+            dead = f"resp_{died[client].replace('-', '')}"
+            assert client.read(dead)["status"] == "failed", (mode, mark)
+            told = events_of(api.http.get(f"/v1/responses/{dead}", params={"stream": "true"}))
+            assert told[-1]["type"] == "response.failed"
+            source = client.name
+            answer = client.ask(hangs, headers=marks[mode, mark])
+            assert client.said(answer) == "Awake.", (mode, mark)
+            if mark == "keyed" or (mark == "retried" and mode != "forked"):
+                assert answer.headers["x-conversation-id"] == stood[client], (mode, mark)
+            assert api.said(client.name) == ["Before", "You said: Before", hangs, "Awake."], (mode, mark)
+            again = client.repeat(hangs, headers=marks[mode, mark]) if mark == "keyed" else answer
+            assert again.headers["x-turn-id"] == answer.headers["x-turn-id"], (mode, mark)
+            if mode == "forked":
+                assert api.said(source) == ["Before", "You said: Before"]
         assert api.http.post("/api/verify").json()["ok"] is True
 
 

@@ -274,9 +274,9 @@ class Placement:
         """
         newest = await self._store.conversations(family=record.family, limit=_NEWEST, drafts=True)
         for branch in newest.items:
-            if branch.lineage.kind == "fork" and branch.lineage.at == turn.end:
-                first = (await self._store.turns(branch.id, limit=1)).items
-                if first and request_of(first[0].input) == request:
+            if branch.lineage.kind == "fork" and (branch.draft or branch.lineage.at == turn.end):
+                last = (await self._store.turns(branch.id, limit=1, newest_first=True)).items
+                if last and request_of(last[0].input) == request:
                     same = await self.repeated(branch, request)
                     return None if same is None else (branch, same)
         return None

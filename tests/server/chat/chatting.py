@@ -58,7 +58,8 @@ def streamed(
     """Asks for a stream, and gives it once it begins. Leaving the block closes the connection."""
     asked = body(messages, model=model, stream=True, **fields)
     with client.stream("POST", PATH, json=asked, headers=named(conversation, headers)) as response:
-        yield Stream(response)
+        stream = Stream(response)  # kept here: without its reader the connection is closed
+        yield stream
 
 
 def body(messages: Messages, *, model: str = "helper", **fields: Any) -> dict[str, Any]:

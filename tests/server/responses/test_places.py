@@ -75,6 +75,16 @@ def test_of_many_at_once_after_an_unnamed_one_at_most_one_goes_on_in_place(place
     assert [one.headers["x-conversation-status"] for one in answers].count("continued") <= 1
 
 
+def test_a_retry_joins_the_fork_that_the_lost_try_made(place: Place) -> None:
+    first = place.ask("One")
+    place.api.http.patch(f"/api/conversations/{place.conversation(first['id'])}", json={"title": "Mine"})
+    second = place.ask("Two", previous_response_id=first["id"])
+    again = place.ask("Two", previous_response_id=first["id"], headers={"X-Stainless-Retry-Count": "1"})
+    other = place.ask("Two", previous_response_id=first["id"])
+    assert again["id"] == second["id"]
+    assert place.conversation(other["id"]) != place.conversation(second["id"])
+
+
 @pytest.mark.parametrize("change", [{"name": "mine"}, {"title": "Mine"}, {"tags": {}}], ids=["name", "title", "tags"])
 def test_a_conversation_that_somebody_made_their_own_is_not_moved(place: Place, change: dict[str, Any]) -> None:
     first = place.ask("One")

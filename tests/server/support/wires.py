@@ -137,6 +137,7 @@ class ResponsesClient:
         self.model = model
         self.statuses: list[str] = []
         self.previous: str | None = None
+        self._before: str | None = None
         self._api = api
         self._stream = stream
         self._mode = mode
@@ -153,7 +154,7 @@ class ResponsesClient:
         if answer.status_code == 200:
             response = self._response(answer)
             if response["status"] in {"completed", "incomplete"}:
-                self.previous = response["id"]
+                self._before, self.previous = self.previous, response["id"]
                 self.statuses.append(answer.headers["x-conversation-status"])
         if self._mode != "named":
             self.name = answer.headers.get("x-conversation-id", self.name)
@@ -163,7 +164,8 @@ class ResponsesClient:
     def begin(self, text: str, *, headers: Mapping[str, str] | None = None) -> Iterator["EventStream"]:
         asked = self._body(text, True)
         with self.http.stream("POST", self.path, json=asked, headers=self._headers(headers)) as answer:
-            yield EventStream(answer)
+            stream = EventStream(answer)  # kept here: without its reader the connection is closed
+            yield stream
 
     def leaver(self, text: str, *, stream: bool, headers: Mapping[str, str] | None = None) -> Leaver:
         return Leaver(self._api, self._body(text, stream), self._headers(headers), path=self.path)
@@ -188,6 +190,18 @@ class ResponsesClient:
     def told(self, code: str) -> str:
         return {"model_rate_limit": "rate_limit_exceeded"}.get(code, "server_error")
 
+    def connect(self, api: Api) -> None:
+        """Goes on at another server of the same store."""
+        self._api, self.http = api, api.http
+
+    def repeat(self, text: str, *, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+        """Sends the last request once more, though it was answered."""
+        now, self.previous = self.previous, self._before
+        try:
+            return self.http.post(self.path, json=self._body(text, self._stream), headers=self._headers(headers))
+        finally:
+            self.previous = now
+
     def read(self, id: str) -> dict[str, Any]:
         """A response as the store has it."""
         return responding.checked(self._api.http.get(f"{self.path}/{id}"))
@@ -196,7 +210,7 @@ class ResponsesClient:
         asked = responding.body(text, model=self.model, instructions="Be brief.", stream=stream)
         if self._conversation is not None:
             asked["conversation"] = self._conversation
-        elif self._mode == "previous" and self.previous is not None:
+        elif self._mode != "named" and self.previous is not None:
             asked["previous_response_id"] = self.previous
         return asked
 
