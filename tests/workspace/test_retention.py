@@ -16,7 +16,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_environment_says_wins_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert retention() == Retention(drafts=DAY, keys=7 * DAY, tries=30 * DAY)
+    assert retention() == Retention(drafts=DAY, keys=7 * DAY, tries=30 * DAY, responses=30 * DAY)
     monkeypatch.setenv("FORKPOINT_KEEP_TRIES", " 1.5d ")
     monkeypatch.setenv("FORKPOINT_KEEP_KEYS", "90m")
     assert retention(Retention(drafts=5.0, keys=6.0, tries=7.0)) == Retention(drafts=5.0, keys=5400.0, tries=1.5 * DAY)

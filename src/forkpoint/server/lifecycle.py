@@ -57,8 +57,7 @@ def run(
     async def serve() -> None:
         listening = listen(host, port)
         try:
-            kept = retention(Retention(settings.keep_drafts, settings.keep_keys, settings.keep_tries, settings.lease))
-            opened = await open_store(store, retention=kept)
+            opened = await open_store(store, retention=retention(_kept(settings)))
             app = create_app(opened, agents, keyring=keyring, settings=settings)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             await Listening(app, lambda: told(url)).serve(sockets=[listening])
@@ -158,6 +157,16 @@ def _leave_threads_behind() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _kept(settings: ServerSettings) -> Retention:
+    return Retention(
+        drafts=settings.keep_drafts,
+        keys=settings.keep_keys,
+        tries=settings.keep_tries,
+        responses=settings.keep_responses,
+        lease=settings.lease,
+    )
 
 
 def _load(agents: Catalog) -> None:

@@ -102,6 +102,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True):
     keep_drafts: _Kept = 86_400.0  # how long a conversation without a committed turn is kept
     keep_keys: _Kept = 7 * 86_400.0  # how long an idempotency key is known
     keep_tries: _Kept = 30 * 86_400.0  # how long the content of a failed or cancelled try is kept
+    keep_responses: _Kept = 30 * 86_400.0  # how long a response is kept whose conversation nobody named or used
 
     # Anchors of the whole store, for witnesses.
     anchor_log: _Text | None = None  # the file that gets a line for each anchor

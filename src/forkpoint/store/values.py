@@ -427,6 +427,7 @@ class Retention(Struct, frozen=True):
     drafts: float = 24 * 3600.0  # conversations that never had a committed turn, after their last use
     keys: float = 7 * 24 * 3600.0  # idempotency keys
     tries: float = 30 * 24 * 3600.0  # the content of failed and cancelled tries; outcome, times and cost stay
+    responses: float = 30 * 24 * 3600.0  # conversations of the Responses API that nobody named, after their last use
     lease: float = 60.0  # what a process runs, after its last sign of life; it gives six of them in this time
 
 
@@ -448,6 +449,7 @@ class Collected(Struct, frozen=True):
     turns: int = 0  # what they cost was written off when their conversation was deleted
     keys: int = 0
     tries: int = 0  # failed and cancelled ones that lost their content; what they cost stays
+    responses: int = 0  # conversations that the Responses API had made by itself, and that nobody named or used
     pending: tuple[Pending, ...] = ()
 
     def __add__(self, other: "Collected") -> "Collected":
@@ -459,6 +461,7 @@ class Collected(Struct, frozen=True):
             self.turns + other.turns,
             self.keys + other.keys,
             self.tries + other.tries,
+            self.responses + other.responses,
             self.pending + other.pending,
         )
 

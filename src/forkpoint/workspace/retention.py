@@ -1,4 +1,4 @@
-"""How long a store keeps drafts, keys and failed tries, as the environment says.
+"""How long a store keeps drafts, keys, failed tries and responses, as the environment says.
 Tests: tests/workspace/test_retention.py."""
 
 import os
@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from forkpoint.errors import BadArgument
 from forkpoint.store import Retention
 
-VARIABLES = {name: f"FORKPOINT_KEEP_{name.upper()}" for name in ("drafts", "keys", "tries")}
+VARIABLES = {name: f"FORKPOINT_KEEP_{name.upper()}" for name in ("drafts", "keys", "tries", "responses")}
 """The environment variable of each kind."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

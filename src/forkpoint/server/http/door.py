@@ -3,7 +3,7 @@
 It gives the request an id, finds out who sends it, refuses what is too large, has a header twice, or comes from a web
 page that may not call, turns every error into the one envelope (under /v1 into OpenAI's), and writes one line to the
 log. It is plain ASGI: a stream that waits for hours costs it nothing. WebSockets come in by the
-same rules. Tests: tests/server/test_errors.py, test_cors.py, responses/test_socket.py.
+same rules. Tests: tests/server/test_errors.py, test_cors.py, tests/server/responses/test_socket.py.
 """
 
 import asyncio

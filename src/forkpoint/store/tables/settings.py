@@ -19,10 +19,17 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     keep_drafts: int = 24 * HOUR
     keep_keys: int = 7 * 24 * HOUR
     keep_tries: int = 30 * 24 * HOUR  # the content of tries that failed or were cancelled; their cost stays
+    keep_responses: int = 30 * 24 * HOUR  # conversations of the Responses API that nobody named
 
     @classmethod
     def with_retention(cls, retention: Retention) -> Self:
         """The defaults, but for how long things are kept, and how long a process keeps its turns."""
-        kept = (retention.drafts, retention.keys, retention.tries, retention.lease)
-        drafts, keys, tries, lease = (int(seconds * SECOND) for seconds in kept)
-        return cls(keep_drafts=drafts, keep_keys=keys, keep_tries=tries, expiry=lease, heartbeat=lease // 6)
+        lease = int(retention.lease * SECOND)
+        return cls(
+            keep_drafts=int(retention.drafts * SECOND),
+            keep_keys=int(retention.keys * SECOND),
+            keep_tries=int(retention.tries * SECOND),
+            keep_responses=int(retention.responses * SECOND),
+            expiry=lease,
+            heartbeat=lease // 6,
+        )

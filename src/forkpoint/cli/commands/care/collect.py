@@ -21,9 +21,10 @@ def collect(
 ) -> None:
     """Remove from the disk what was deleted or kept long enough.
 
-    It removes events that no conversation reaches any more, old drafts and idempotency keys, and the content of failed
-    and cancelled tries; what they cost stays counted. It also happens by itself: whenever a store is closed, and in a
-    server every few minutes. What has to wait until nobody reads the store is told as pending.
+    It removes events that no conversation reaches any more, old drafts and idempotency keys, the content of failed and
+    cancelled tries, and conversations of the Responses API that nobody named or used for long; what they cost stays
+    counted. It also happens by itself: whenever a store is closed, and in a server every few minutes. What has to wait
+    until nobody reads the store is told as pending.
 
     \b
     Examples:
@@ -48,6 +49,7 @@ def _said(done: Collected) -> str:
         (done.turns, figures.counted(done.turns, "turn")),
         (done.drafts, figures.counted(done.drafts, "draft")),
         (done.tries, "the content of " + figures.counted(done.tries, "try", "tries")),
+        (done.responses, figures.counted(done.responses, "unnamed conversation")),
         (done.keys, figures.counted(done.keys, "idempotency key")),
     )
     return ", ".join(said for count, said in kinds if count) or "nothing"

@@ -125,6 +125,36 @@ WHERE draft = 1 AND open_turn IS NULL AND updated < :before AND tenant BETWEEN :
 SELECT 1 FROM conversation
 WHERE tenant = :tenant AND id = :id AND draft = 1 AND open_turn IS NULL AND updated < :before;
 
+-- name: old_responses
+-- Conversations that the Responses API made by itself, that nobody named, and that were left alone; but for families
+-- that are held. It goes from tenant to tenant in the index, and reads of each only what is old.
+WITH RECURSIVE one (tenant) AS (
+  SELECT min(tenant) FROM tag WHERE tenant BETWEEN :low AND :high
+  UNION ALL
+  SELECT (SELECT min(tag.tenant) FROM tag WHERE tag.tenant > one.tenant AND tag.tenant <= :high)
+  FROM one WHERE one.tenant IS NOT NULL
+)
+SELECT conversation.tenant, conversation.id
+FROM one
+JOIN tag
+  ON tag.tenant = one.tenant AND tag.key = 'responses' AND tag.value = 'unnamed' AND tag.used < :before
+JOIN conversation ON conversation.tenant = tag.tenant AND conversation.id = tag.conversation
+WHERE replace(conversation.name, '-', '') = encode(conversation.id, 'hex') AND conversation.title IS NULL
+  AND conversation.draft = 0 AND conversation.open_turn IS NULL
+  AND NOT EXISTS (SELECT 1 FROM hold WHERE hold.tenant = conversation.tenant AND hold.family = conversation.family);
+
+-- name: old_response
+-- Whether a conversation still is such a one.
+-- locks: conversation
+SELECT 1 FROM conversation
+WHERE tenant = :tenant AND id = :id AND used < :before AND replace(name, '-', '') = encode(id, 'hex') AND title IS NULL
+  AND draft = 0 AND open_turn IS NULL
+  AND EXISTS (
+    SELECT 1 FROM tag
+    WHERE tag.tenant = conversation.tenant AND tag.key = 'responses' AND tag.value = 'unnamed'
+      AND tag.conversation = conversation.id
+  );
+
 -- name: old_keys
 -- Keys whose request nobody will repeat any more.
 SELECT tenant, key FROM idempotency

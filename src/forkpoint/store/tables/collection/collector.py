@@ -53,6 +53,7 @@ class Collector:
             drafts=now - settings.keep_drafts,
             keys=now - settings.keep_keys,
             tries=now - settings.keep_tries,
+            responses=now - settings.keep_responses,
             holders=now - settings.expiry,
         )
 
@@ -78,6 +79,10 @@ class Collector:
             remove = partial(self._delete_draft, tenant=tenant, id=draft)
             if not self.is_late() and await self.write(remove, exclusive=True):
                 total += Collected(drafts=1)
+        for tenant, conversation in due.responses:
+            remove = partial(self._delete_responses, tenant=tenant, id=conversation)
+            if not self.is_late() and await self.write(remove, exclusive=True):
+                total += Collected(responses=1)
         total += await self._keys(due)
         total += await self._tries(due)
         total += await self._garbage(due)
@@ -101,8 +106,8 @@ class Collector:
         return total
 
     async def _garbage(self, due: Due) -> Collected:
-        """A draft that was removed just now may have left some, so it looks whatever was due before."""
-        total, more = Collected(), due.garbage or bool(due.drafts)
+        """What was removed just now may have left some, so it looks whatever was due before."""
+        total, more = Collected(), due.garbage or bool(due.drafts or due.responses)
         while more and not self.is_late():
             most = BUSY_BYTES if self.is_busy() else SLICE_BYTES
             some, more = await self.slice(partial(garbage.collect_slice, tenants=self._tenants, most=most), size=most)
@@ -110,7 +115,13 @@ class Collector:
         return replace(total, pending=(HURRY,)) if more else total
 
     def _delete_draft(self, db: Database, scope: Scope, tenant: str, id: str) -> bool:
-        return deletion.delete_old_draft(db.within(tenant), replace(scope, tenant=tenant), id, self._before.drafts)
+        return deletion.delete_if(
+            db.within(tenant), replace(scope, tenant=tenant), id, "old_draft", self._before.drafts
+        )
+
+    def _delete_responses(self, db: Database, scope: Scope, tenant: str, id: str) -> bool:
+        of_tenant = replace(scope, tenant=tenant)
+        return deletion.delete_if(db.within(tenant), of_tenant, id, "old_response", self._before.responses)
 
     # The pace.
 

@@ -1,4 +1,5 @@
-"""Retention: what is kept for a time only. Drafts nobody went on with, idempotency keys, the content of failed tries.
+"""Retention: what is kept for a time only. Drafts nobody went on with, idempotency keys, the content of failed tries,
+conversations that the Responses API made by itself.
 
 Whether something is due is one read of an index each, so that looking costs the same however large the store is.
 Tests: forkpoint.testing.conformance.evidence.care, tests/store/test_collection.py, test_gone.py.
@@ -31,6 +32,7 @@ class CutOffs(Struct, frozen=True):
     drafts: int
     keys: int
     tries: int
+    responses: int
     holders: int
 
 
@@ -41,6 +43,7 @@ class Due(Struct, frozen=True):
     drafts: tuple[tuple[str, str], ...]  # tenant and id of each
     keys: bool
     tries: bool
+    responses: tuple[tuple[str, str], ...]  # tenant and id of each conversation
     imports: bool  # some import is under way, or was interrupted
     holders: bool  # some process is gone for good
     log: bool  # text was removed, and the log may still have it
@@ -49,24 +52,26 @@ class Due(Struct, frozen=True):
 
     @property
     def removes_something(self) -> bool:
-        return bool(self.garbage or self.drafts or self.keys or self.tries or self.imports)
+        return bool(self.garbage or self.drafts or self.keys or self.tries or self.responses or self.imports)
 
     def __bool__(self) -> bool:
         return self.removes_something or self.holders or self.log or self.pages
 
 
 def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
-    """What there is to do. It is five reads, each of an index or of one row."""
+    """What there is to do. It is six reads, each of an index or of one row."""
     at_least_one = tenants.range | {"limit": 1}
     drafts = db.run("old_drafts", tenants.range | {"before": before.drafts}).fetchall()
     keys = db.run("old_keys", at_least_one | {"before": before.keys}).fetchone()
     tries = db.run("old_tries", at_least_one | {"before": before.tries}).fetchone()
+    responses = db.run("old_responses", tenants.range | {"before": before.responses}).fetchall()
     owed = db.run("owed", {"before": before.holders}).fetchone()
     return Due(
         garbage=garbage.is_there(db, tenants),
         drafts=tuple((row["tenant"], id_from_bytes(row["id"])) for row in drafts),
         keys=keys is not None,
         tries=tries is not None,
+        responses=tuple((row["tenant"], id_from_bytes(row["id"])) for row in responses),
         imports=bool(owed["imports"]),
         holders=owed["gone"] > 0,
         log=owed["cleared"] < owed["removals"],
@@ -76,12 +81,13 @@ def due(db: Database, scope: Scope, tenants: Tenants, before: CutOffs) -> Due:
 
 
 def count(db: Database, tenants: Tenants, before: CutOffs, due: Due) -> Collected:
-    """How many drafts, keys and tries are due. The tries of a draft that is due go with the draft."""
+    """How much is due of each kind. The tries of a conversation that is due go with it."""
     everything = tenants.range | {"limit": -1}
     keys = db.run("old_keys", everything | {"before": before.keys}).fetchall()
     tries = db.run("old_tries", everything | {"before": before.tries}).fetchall()
-    stay = [row for row in tries if (row["tenant"], id_from_bytes(row["conversation"])) not in due.drafts]
-    return Collected(drafts=len(due.drafts), keys=len(keys), tries=len(stay))
+    gone = {*due.drafts, *due.responses}
+    stay = [row for row in tries if (row["tenant"], id_from_bytes(row["conversation"])) not in gone]
+    return Collected(drafts=len(due.drafts), keys=len(keys), tries=len(stay), responses=len(due.responses))
 
 
 def delete_keys(db: Database, scope: Scope, tenants: Tenants, before: int) -> int:

@@ -17,10 +17,11 @@ RemovalKind: TypeAlias = Literal["deleted", "expired"]
 """Why a conversation goes: somebody asked for it, or a rule of retention did."""
 
 
-def delete_old_draft(db: Database, scope: Scope, id: str, before: int) -> bool:
-    """Removes a draft, and its sides, if it is still old and a draft: its turn may have committed a moment ago."""
+def delete_if(db: Database, scope: Scope, id: str, rule: Literal["old_draft", "old_response"], before: int) -> bool:
+    """Removes a conversation, and its sides, if the statement of a rule still finds it: its turn may have committed, or
+    somebody may have named it, a moment ago."""
     parameters = {"tenant": scope.tenant, "id": conversations.key_of(id), "before": before}
-    if db.run("old_draft", parameters).fetchone() is None:
+    if db.run(rule, parameters).fetchone() is None:
         return False
     try:
         delete(db, scope, id, if_revision=None, kind="expired")

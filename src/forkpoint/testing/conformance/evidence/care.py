@@ -128,6 +128,38 @@ class CareConformance(Conformance):
             await store.read(new.id)
         assert (await store.read(kept.id)).id == kept.id
 
+    async def test_conversations_of_responses_run_out_unless_somebody_named_used_or_holds_them(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        unnamed = (("responses", "unnamed"),)
+        left, named, titled, held, used, other = [
+            await store.create(NewConversation(id=new_id(), name=name, title=title, tags=tags))
+            for name, title, tags in (
+                (None, None, unnamed),
+                ("mine", None, unnamed),
+                (None, "Mine", unnamed),
+                (None, None, unnamed),
+                (None, None, unnamed),
+                (None, None, (("responses", "named"),)),
+            )
+        ]
+        for made in (left, named, titled, held, used, other):
+            await run(store, made.id, "hi")
+        fork = await store.fork(left.id, fork_of())
+        await store.hold(held.id, new_id(), "a case")
+        assert await store.collect() == Collected()
+        clock.pass_by(A_MONTH)
+        await run(store, used.id, "still here")
+        expected = await store.collect(dry_run=True)
+        assert expected.responses == 1
+        assert (await store.collect()).responses == 1
+        with pytest.raises(NotFound):
+            await store.read(left.id)
+        for made in (named, titled, held, used, other, fork):
+            assert len(await store.events(made.id)) >= 2
+        assert (await store.collect()).responses == 0
+        assert (await store.verify()).ok
+
     async def test_failed_tries_lose_their_content_after_a_while_and_keep_the_rest(
         self, store: Store, clock: ManualClock
     ) -> None:
