@@ -88,13 +88,13 @@ class ResponseTurn:
         self._key = call.key
         self.request = read_request(body, strict=self._settings.strict)
         self.echo = self.request.echo
-        self._digest = digest_of(body).hex()
         self._agent_name, _ = call.services.chat.models.find(self.request.model)
         self._named = read_identity(headers, self._settings.conversation_headers, None)
         if self._named is not None and (self.echo.previous_response_id or self.echo.conversation):
             raise BadRequest(f"{self._named.header} cannot stand beside previous_response_id or conversation")
         if self._named is not None and not self.echo.store:
             raise Invalid("store", f"{self._named.header} names a conversation, whose turns are always stored")
+        self._digest = digest_of(body + self._said_by_headers).hex()
         has_form = self.request.output or self._services.agents.named(self._agent_name).output
         is_told = self.request.stream or self.echo.background
         self.stream = ResponseStream(self.echo, holds=has_form is not None, tells=is_told)
@@ -124,6 +124,13 @@ class ResponseTurn:
         named = None if self._named is None else self._named.name
         where = self.echo.previous_response_id or self.echo.conversation or named or ""
         return self.call.tenant, where, self._digest
+
+    @property
+    def _said_by_headers(self) -> bytes:
+        """What the headers add to the body: the same body in another conversation is another request."""
+        if self._named is None:
+            return b""
+        return b"\0" + (b"" if self._named.is_made_up else self._named.name.encode())
 
     @property
     def agent(self) -> Agent | None:
@@ -189,9 +196,12 @@ class ResponseTurn:
         for left in reversed(range(TRIES)):
             try:
                 return await self._try(told)
-            except (Stale, AlreadyExists, KeyReused) as error:
-                if begun or not left or (isinstance(error, KeyReused) and left < TRIES - 1):
+            except (Stale, AlreadyExists):
+                if begun or not left:
                     raise
+            except (KeyReused, Unpaired):
+                if begun or left < TRIES - 1 or self._key is None:
+                    raise  # else this very request may have used the key, and answered the calls, meanwhile
             except Busy as error:
                 raise error if begun else Busy.conversation_locked(self.name or error.conversation) from None
         raise AssertionError("the last try returns or raises")
@@ -199,8 +209,7 @@ class ResponseTurn:
     async def _try(self, tell: Callback) -> Turn:
         there = None if self._key is None else await self._placement.made_with(self._key, self._digest)
         if there is not None:
-            self.name, self.status = there.name, "continued"
-            return await self._go(tell, there)
+            return await self._again_with_key(there, tell)
         if self.echo.previous_response_id is not None:
             return await self._follow(tell)
         if self.echo.conversation is not None:
@@ -211,6 +220,17 @@ class ResponseTurn:
         id = new_id() if self._key is None else id_beside(_FIRST, f"{self.call.tenant} {self._key}")
         draft = Draft(id=id, name=None, settings=settings, tags={MADE_BY: UNNAMED})
         return await self._go(tell, None, draft=draft)
+
+    async def _again_with_key(self, there: StoredConversation, tell: Callback) -> Turn:
+        """The turn that this request began with its key, in whatever conversation that was."""
+        assert self._key is not None
+        previous, answered = self.echo.previous_response_id, [item.body for item in self.request.items]
+        is_fork = previous is not None and there.id == id_beside(turn_of_response(previous), self._key)
+        self.status = "branched" if is_fork else "continued"
+        if self.echo.conversation is not None or self._named is not None:
+            self._is_turn_of(there.id)
+        calls = [body.call_id for body in answered if isinstance(body, ToolResult)]  # that turn has answered them
+        return await self._go(tell, there, open_calls=calls)
 
     async def _follow(self, tell: Callback) -> Turn:
         """Goes on after the previous response: in place, or on a fork. It never waits for another turn."""
