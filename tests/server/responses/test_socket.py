@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from openai import OpenAI
 from openai.resources.responses.responses import ResponsesConnection
-from tests.server.responses.responding import LAST, PATH, Place, body, check_events, responding, result, text_of
+from tests.server.responses.responding import LAST, PATH, Place, body, check_events, kinds, responding, result, text_of
 from tests.server.support.turning import Gate, left_nothing
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
@@ -219,17 +219,23 @@ def test_what_cannot_be_answered_is_refused_and_the_connection_stays(
         assert talk.ask()["status"] == "completed"
 
 
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_response_that_fails_ends_as_it_does_in_a_stream(place: Place, after: int) -> None:
-    broken = Reply("Half of the answer", piece=4, fault=Fault("refused" if not after else "cut", after=after))
-    place.models.script = Script([broken] * 20)
+@pytest.mark.parametrize("fault", [Fault("cut", after=2), Fault("refused")], ids=["cut", "a refusal"])
+def test_a_response_that_fails_ends_as_it_does_in_a_stream(place: Place, fault: Fault) -> None:
+    place.models.script = Script([Reply("Half of the answer", piece=4, fault=fault)] * 20)
+    plain = place.stream("Hello")
+    with talking(place) as talk:
+        talk.send("Hello")
+        told = talk.events()
+    assert told[-1]["type"] == "response.failed"
+    assert kinds(told) == kinds(plain)
+    assert told[-1]["response"]["error"] == plain[-1]["response"]["error"]
+
+
+def test_a_response_that_fails_before_the_model_speaks_is_refused_as_a_stream_is(place: Place) -> None:
+    place.models.script = Script([Reply(fault=Fault("status", status=500))] * 20)
     plain = place.post("Hello", stream=True)
     with talking(place) as talk:
-        if after:
-            talk.send("Hello")
-            assert talk.events()[-1]["type"] == "response.failed"
-        else:
-            assert talk.refused("Hello")[:2] == (plain.status_code, plain.json()["error"]["code"])
+        assert talk.refused("Hello")[:2] == (plain.status_code, plain.json()["error"]["code"])
 
 
 def test_a_page_of_a_stranger_cannot_open_a_connection(place: Place) -> None:

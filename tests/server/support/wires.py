@@ -36,6 +36,7 @@ class Client(Protocol):
     model: str
     statuses: list[str]  # of all requests that were answered
     path: str
+    tells_refusals: bool  # whether a stream of this wire has the model's refusal, though nothing else was said
 
     def ask(
         self, text: str, *, stream: bool | None = None, headers: Mapping[str, str] | None = None
@@ -75,6 +76,7 @@ class ChatClient:
     """A chat client: it sends all that it knows, and adds an answer when it has one."""
 
     path = chatting.PATH
+    tells_refusals = False
 
     def __init__(
         self, api: Api, name: str, *, stream: bool = False, history: str = "latest", model: str = "helper"
@@ -128,6 +130,7 @@ class ResponsesClient:
     """A client of responses: it sends what is new, and says after what."""
 
     path = responding.PATH
+    tells_refusals = True
 
     def __init__(
         self, api: Api, name: str, *, stream: bool = False, mode: str = "previous", model: str = "helper"
@@ -188,7 +191,8 @@ class ResponsesClient:
         return answer.status_code, str(answer.json()["error"]["code"])
 
     def told(self, code: str) -> str:
-        return {"model_rate_limit": "rate_limit_exceeded"}.get(code, "server_error")
+        codes = {"model_rate_limit": "rate_limit_exceeded", "content_filter": "invalid_prompt"}
+        return codes.get(code, "server_error")
 
     def connect(self, api: Api) -> None:
         """Goes on at another server of the same store."""
