@@ -31,12 +31,7 @@ ASKS = (
         "^([A-Za-z0-9._:-]{1,128}(@.*)?)?$",
     ),
     ("Idempotency-Key", "One key is one effect: the same key and body give the same response.", "^[!-~]{1,255}$"),
-    (
-        RETRIES,
-        "OpenAI's packages count here: from 1 on, the same body joins the response that it has begun before, after the "
-        "same `previous_response_id` or in the same conversation.",
-        None,
-    ),
+    (RETRIES, "OpenAI's packages count here: from 1 on, the same body joins the response that it began before.", None),
 )
 SAYS = (
     (NAMED, "The name of the conversation that the response is a turn of, or its id.", True),
