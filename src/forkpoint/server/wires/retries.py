@@ -1,5 +1,5 @@
 """A request that came before, and the turn that it began then.
-Tests: tests/server/chat/test_disconnects.py, test_repeats.py."""
+Tests: tests/server/chat/test_disconnects.py, test_repeats.py, tests/server/responses/test_places.py."""
 
 from forkpoint.backend.callbacks import Callback
 from forkpoint.backend.results import Turn
