@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from forkpoint.errors import StoreUnavailable
-from forkpoint.store.postgres.address import is_postgres
+from forkpoint.store import is_postgres
 
 T = TypeVar("T")
 

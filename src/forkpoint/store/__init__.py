@@ -9,6 +9,7 @@
 
 from forkpoint.store.address import open_store
 from forkpoint.store.erasure import Receipt, Touched
+from forkpoint.store.postgres.address import is_postgres
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import (
     DEFAULT_TENANT,
@@ -49,5 +50,6 @@ __all__ = [
     "TurnError",
     "Verification",
     "check_name",
+    "is_postgres",
     "open_store",
 ]
