@@ -257,7 +257,8 @@ def test_what_is_no_address_is_refused(forkpoint: Program, address: str) -> None
 def test_people_see_what_is_well_what_is_absent_and_what_is_not_well(forkpoint: Program) -> None:
     (forkpoint.folder / "store.db").write_bytes(b"somebody's diary" * 100)
     done = forkpoint.run("doctor", OPENAI_API_KEY="x")
-    marks = {line.split()[1]: line[0] for line in done.stdout.splitlines()}
+    rows = [line for line in done.stdout.splitlines() if line[0] in "✓·✗"]  # the others go on with a long finding
+    marks = {line.split()[1]: line[0] for line in rows}
     assert done.returncode == 1
     assert (marks["forkpoint"], marks["settings"], marks["store"], marks["OPENAI_API_KEY"]) == ("✓", "·", "✗", "✓")
 
