@@ -163,6 +163,7 @@ async def _times(stand: Stand, url: str) -> dict[str, dict[Place, Times]]:
             loads.append(Contender(peer.name, column, _of_peer(peer, f"it-{size}", "load"), *most))
             turns.append(Contender(peer.name, column, _of_peer(peer, f"it-{size}", "turn"), *most))
     found = {}
+    _settle()
     for what, contenders, rounds in (
         ("fork", forks, plan.rounds),
         ("load", loads, plan.load_rounds),
@@ -171,6 +172,12 @@ async def _times(stand: Stand, url: str) -> dict[str, dict[Place, Times]]:
         bench.progress.say(f"  {what}")
         found[what] = await interleave(contenders, rounds, bench.progress)
     return found
+
+
+def _settle() -> None:
+    """What was made ready is not work for the collector while something is measured."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _fixed(store: Store, size: int, bench: Bench) -> str:
@@ -295,6 +302,7 @@ async def _rates(stand: Stand, url: str) -> dict[str, Rates]:
     rates = {name: Rates([], []) for name in names}
     floors = [await stand.floor(url, await _begun(store)) for _ in range(_WRITERS)]
     chance = random.Random(0)
+    _settle()
     for number in range(plan.writer_rounds):
         order = list(names) if number % 3 == 0 else names[:2]
         chance.shuffle(order)

@@ -88,6 +88,8 @@ class HotLink:
         self._is_unreplicated = False
         self._is_cut = False
         connection.add_notice_handler(self._hear)
+        self._cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
+        self._cursor.format = psycopg.pq.Format.BINARY
         self._socket = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
     @classmethod
@@ -123,11 +125,9 @@ class HotLink:
 
         A cancellation waits for the answer and stands in ``cancelled`` then: a task for each write would cost a tenth
         of a turn. The caller raises it when all is done."""
-        cursor = psycopg.AsyncRawCursor(self.connection, row_factory=dict_row)
-        cursor.format = psycopg.pq.Format.BINARY
         self.connection.cancelled, self.connection.is_patient = None, True
         try:
-            return await self._execute(cursor, statement, parameters, within, prepare=self.session is not None)
+            return await self._execute(self._cursor, statement, parameters, within, prepare=self.session is not None)
         finally:
             self.connection.is_patient = False
 
