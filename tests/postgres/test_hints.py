@@ -1,6 +1,6 @@
 """Hints between processes: heard where LISTEN delivers, and never promised where it does not."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import anyio
 import pytest
@@ -40,8 +40,10 @@ class Ear:
 
 
 @pytest.fixture
-async def ear() -> Ear:
-    return Ear()
+async def ear() -> AsyncIterator[Ear]:
+    ear = Ear()
+    yield ear
+    ear.close()
 
 
 async def test_every_process_hears_a_hint_of_any(postgres: str, ear: Ear) -> None:
@@ -54,7 +56,6 @@ async def test_every_process_hears_a_hint_of_any(postgres: str, ear: Ear) -> Non
             assert {await ear.next(), await ear.next()} == {"x" * 7_999}
             with pytest.raises(TooLarge):
                 await ours.tell("x" * 8_000)
-        ear.close()
 
 
 async def test_a_hint_is_for_the_store_and_not_for_another_in_the_same_database(
@@ -68,7 +69,6 @@ async def test_a_hint_is_for_the_store_and_not_for_another_in_the_same_database(
             await theirs.tell("not for us")
             await ours.tell("for us")
             assert await ear.next() == "for us"
-        ear.close()
 
 
 async def test_hints_go_on_after_the_connection_was_lost(
@@ -86,7 +86,6 @@ async def test_hints_go_on_after_the_connection_was_lost(
                     break
             else:
                 pytest.fail("no hint was heard any more")
-        ear.close()
 
 
 async def test_no_hints_are_promised_where_none_are_wanted_or_a_pooler_swallows_them(
@@ -105,7 +104,6 @@ async def test_a_store_behind_a_pooler_hears_hints_past_it(pgbouncer: str, postg
         with store.hear(ear):
             await store.tell("one")
             assert await ear.next() == "one"
-        ear.close()
 
 
 async def test_an_address_to_listen_at_that_delivers_nothing_is_found_out(

@@ -26,6 +26,7 @@ from forkpoint.threads.shield import finished
 LARGEST = 7_999
 """Bytes that PostgreSQL takes."""
 
+_PROOF = "proof "  # how a hint begins that a process sends to itself
 _PAUSES = (0.1, 5.0)  # seconds between two attempts to connect: at first, and at most
 
 _log = logging.getLogger("forkpoint")
@@ -40,6 +41,8 @@ class Hints:
         self._heard: list[Callable[[str], None]] = []
         self._connection: psycopg.AsyncConnection[tuple[object, ...]] | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._proof = ""
+        self._proven = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -51,20 +54,13 @@ class Hints:
         address = self._connections.address
         if address.listen == "" or (address.is_pooled and address.listen is None):
             return False
-        arrived = asyncio.Event()
-        proof = f"proof {secrets.token_hex(8)}"
-
-        def hear(text: str) -> None:
-            if text == proof:
-                arrived.set()
-
+        self._proof, self._proven = f"{_PROOF}{secrets.token_hex(8)}", asyncio.Event()
         try:
             async with asyncio.timeout(within):
                 self._connection = await self._connect()
                 self._listening = asyncio.get_running_loop().create_task(self._listen())
-                with self.hear(hear):
-                    await self._send(proof)
-                    await arrived.wait()
+                await self._send(self._proof)
+                await self._proven.wait()
         except (psycopg.Error, OSError, TimeoutError) as error:
             why = "none arrived" if isinstance(error, TimeoutError) else translate(error, address.shown)
             _log.warning("the store at %s carries no hints between processes (%s); it is polled", address.shown, why)
@@ -122,6 +118,10 @@ class Hints:
             pause = min(2 * pause, _PAUSES[1])
 
     def _pass_on(self, text: str) -> None:
+        if text.startswith(_PROOF):  # of this process, or of another that has just opened the store
+            if text == self._proof:
+                self._proven.set()
+            return
         for heard in tuple(self._heard):
             try:
                 heard(text)
