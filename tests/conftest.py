@@ -3,10 +3,10 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests import time_limit
@@ -45,6 +45,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         bring_library(["local/smollm2"])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Lets a worker report an error that quotes bytes, as the name of a file may be: xdist sends Unicode only, and the
+    worker would die of anything else."""
+    return _as_unicode((yield))
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -76,6 +83,19 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
+
+
+def _as_unicode(part: Any) -> Any:
+    """The same part of a report, with half a surrogate pair written as an escape."""
+    match part:
+        case str():
+            return part.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_as_unicode(key): _as_unicode(value) for key, value in part.items()}
+        case list() | tuple():
+            return type(part)(map(_as_unicode, part))
+        case _:
+            return part
 
 
 def _open_places() -> set[str]:

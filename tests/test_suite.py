@@ -35,6 +35,14 @@ def run_tests(*arguments: str, before: str = "") -> str:
     return told
 
 
+def run_file(folder: Path, tests: str, *arguments: str) -> str:
+    """What pytest prints of a file with these tests, as if it stood in this suite."""
+    file = folder / "test_file.py"
+    file.write_text(textwrap.dedent(tests))
+    ours = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "tests.conftest"]
+    return run_tests("-n1", *ours, *arguments, str(file))
+
+
 def test_tests_that_press_ctrl_c_pass_in_a_suite_that_was_started_with_ctrl_c_ignored() -> None:
     in_pytest = "tests/llm/local/test_weights.py::test_a_fetch_that_is_interrupted_leaves_nothing_behind"
     in_a_child = "tests/cli/test_turns.py::test_ctrl_c_cancels_the_turn_and_exits_with_130"
@@ -67,13 +75,23 @@ def test_a_test_that_hangs_fails_with_its_stack_and_the_others_run(tmp_path: Pat
         def test_that_passes():
             pass
     """
-    file = tmp_path / "test_hangs.py"
-    file.write_text(textwrap.dedent(tests))
-    ours = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "tests.conftest"]
-    told = run_tests("-n1", *ours, "--timeout", "2", "-o", "faulthandler_timeout=3", str(file))
+    told = run_file(tmp_path, tests, "--timeout", "2", "-o", "faulthandler_timeout=3")
     assert re.search("Failed: Timeout.* in wait_for_nobody", told, re.DOTALL), told
     assert re.search("Timeout.* in endless.*crashed while running .*::test_that_fails", told, re.DOTALL), told
     assert "3 failed, 1 passed" in told, told
+
+
+def test_an_error_that_quotes_bytes_is_reported_and_the_others_run(tmp_path: Path) -> None:
+    tests = """
+        def test_that_fails():
+            raise OSError("\\udcc0 is no file")
+
+        def test_that_passes():
+            pass
+    """
+    told = run_file(tmp_path, tests)
+    assert r"OSError: \udcc0 is no file" in told, told
+    assert "1 failed, 1 passed" in told, told
 
 
 def test_a_module_has_tests_of_its_name_or_says_where_they_are() -> None:
