@@ -1,13 +1,16 @@
 """A deleted response is not known any more; what others stand on stays as it is."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI, PermissionDeniedError
 from tests.server.responses.responding import Place, problem, responding
 from tests.server.support.turning import Gate, left_nothing
 
+from forkpoint.engine import Engine
 from forkpoint.server.http.keys import Keyring, Keys, add_key
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
@@ -62,6 +65,24 @@ def test_one_in_the_middle_is_hidden_and_what_follows_it_stays(place: Place) -> 
     assert place.get(second["id"])["status"] == "completed"
     third = place.ask("Three", previous_response_id=second["id"])
     assert place.said(third["id"])[:2] == ["One", "You said: One"]
+
+
+def test_a_response_that_another_one_goes_on_from_meanwhile_is_hidden_and_that_one_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = place.ask("One")
+    remove, after = Engine.delete, list[dict[str, Any]]()
+
+    async def late(self: Engine, id: str, **options: Any) -> Any:
+        if not after:
+            after.append(await asyncio.to_thread(place.ask, "Two", previous_response_id=first["id"]))
+        return await remove(self, id, **options)
+
+    monkeypatch.setattr(Engine, "delete", late)
+    delete(place, first["id"])
+    (second,) = after
+    assert place.get(second["id"])["status"] == "completed"
+    assert place.said(second["id"]) == ["One", "You said: One", "Two", "You said: Two"]
 
 
 def test_a_key_without_the_role_is_told_which_one_it_needs(tmp_path: Path) -> None:

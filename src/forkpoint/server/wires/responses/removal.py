@@ -9,7 +9,7 @@ Tests: tests/server/responses/test_removal.py, test_conversations.py.
 """
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from msgspec import Struct
 
@@ -69,25 +69,38 @@ class _LastItem(Struct, frozen=True):
 async def remove_response(call: ApiCall, turn: Turn) -> None:
     """Makes a response unknown. A response that still runs is cancelled first."""
     if turn.outcome in {"running", "interrupted"}:
-        await call.backend.turns.cancel(turn.conversation, turn.id)
+        turn = await call.backend.turns.cancel(turn.conversation, turn.id)
     call.services.responses.streams.pop((call.tenant, turn.id))
-    record = await call.backend.placement.by_name(turn.conversation)
-    if record is None:
+    while (record := await call.backend.placement.by_name(turn.conversation)) is not None:
+        with suppress(Stale):  # somebody was faster, and the response may not be the last one any more
+            await _remove_from(call, record, turn)
+            return
+
+
+async def _remove_from(call: ApiCall, record: StoredConversation, turn: Turn) -> None:
+    """Removes a response from its conversation, or hides it there. Raises `Stale` if somebody moves it meanwhile."""
+    if not (is_unnamed(record) and record.head.turn == turn.id):
+        await call.services.responses.hide(call.backend, record, turn.id)
         return
-    if is_unnamed(record) and record.head.turn == turn.id:
-        first = next((event for event in turn.events if isinstance(event, Event)), None)
-        assert first is not None
-        if first.id.ordinal <= record.own_from + 1:  # it is all that the conversation has of its own
-            await call.backend.delete(record.id)
-        else:
-            await _rewind_before(call, record, first.id)
-        call.services.collector.soon()
-        return
-    await call.services.responses.hide(call.backend, record, turn.id)
+    first = next((event for event in turn.events if isinstance(event, Event)), None)
+    assert first is not None
+    if first.id.ordinal <= record.own_from + 1:  # it is all that the conversation has of its own
+        await call.backend.delete(record.id, if_revision=record.revision)
+    else:
+        await _rewind_before(call, record, first.id)
+    call.services.collector.soon()
 
 
 async def remove_item(call: ApiCall, record: StoredConversation, id: str) -> None:
     """Removes the last item of a conversation. Raises `NotFound`, and `Invalid` for any other item."""
+    try:
+        await _remove_item(call, record, id)
+    except Stale:
+        raise Busy.conversation_locked(record.name) from None
+    call.services.collector.soon()
+
+
+async def _remove_item(call: ApiCall, record: StoredConversation, id: str) -> None:
     items = ConversationItems(call, record)
     last = await _last_of(items)
     if last is None or last.item.id != id:
@@ -101,7 +114,6 @@ async def remove_item(call: ApiCall, record: StoredConversation, id: str) -> Non
         after = max(safe, default=last.tail[0].id.ordinal - 1)
         begin = next(event for event in last.tail if event.id.ordinal > after)
         await _rewind_before(call, record, begin.id, last.rest_after(after))
-    call.services.collector.soon()
 
 
 async def _last_of(items: ConversationItems) -> _LastItem | None:
@@ -121,7 +133,7 @@ async def _rewind_before(
 ) -> None:
     """Moves a conversation's head back before an event, adds ``rest`` there, and deletes what stood after it.
 
-    Raises `Held`, and then nothing has moved.
+    Raises `Held`, `Busy` or `Stale`, and then nothing has moved.
     """
     if holds := await call.backend.holds(record.id):
         raise Held(record.id, "; ".join(f"{hold.id} ({hold.reason})" for hold in holds[:10]))
@@ -129,7 +141,7 @@ async def _rewind_before(
         aside = await call.backend.branches.rewind(
             record.id, at=None, before=first, events=rest, if_revision=record.revision
         )
-    except (Busy, Stale, TurnOpen):
+    except (Busy, TurnOpen):
         raise Busy.conversation_locked(record.name) from None
     if aside is not None:
         await call.backend.delete(aside[0].id)
