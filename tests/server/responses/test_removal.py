@@ -1,7 +1,7 @@
 """A deleted response is not known any more; what others stand on stays as it is."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,18 @@ def delete(place: Place, id: str) -> None:
     assert place.api.http.delete(f"/v1/responses/{id}").status_code == 404
 
 
+def beforehand(monkeypatch: pytest.MonkeyPatch, method: str, act: Callable[[], object]) -> None:
+    """Does something in the moment before the server writes."""
+    write, left = getattr(Engine, method), [act]
+
+    async def late(self: Engine, id: str, **options: Any) -> Any:
+        if left:
+            await asyncio.to_thread(left.pop())
+        return await write(self, id, **options)
+
+    monkeypatch.setattr(Engine, method, late)
+
+
 def test_the_only_response_of_a_branch_takes_the_branch_along(place: Place) -> None:
     made = place.ask("One")
     delete(place, made["id"])
@@ -71,18 +83,39 @@ def test_a_response_that_another_one_goes_on_from_meanwhile_is_hidden_and_that_o
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = place.ask("One")
-    remove, after = Engine.delete, list[dict[str, Any]]()
-
-    async def late(self: Engine, id: str, **options: Any) -> Any:
-        if not after:
-            after.append(await asyncio.to_thread(place.ask, "Two", previous_response_id=first["id"]))
-        return await remove(self, id, **options)
-
-    monkeypatch.setattr(Engine, "delete", late)
+    after = list[dict[str, Any]]()
+    beforehand(monkeypatch, "delete", lambda: after.append(place.ask("Two", previous_response_id=first["id"])))
     delete(place, first["id"])
     (second,) = after
     assert place.get(second["id"])["status"] == "completed"
     assert place.said(second["id"]) == ["One", "You said: One", "Two", "You said: Two"]
+
+
+def test_responses_that_are_deleted_at_once_are_all_unknown(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = place.api.http.post("/v1/conversations", json={}).json()["id"]
+    first, second = (place.ask(text, conversation=id)["id"] for text in ("One", "Two"))
+    beforehand(monkeypatch, "describe", lambda: delete(place, second))
+    delete(place, first)
+    assert place.api.http.get(f"/v1/responses/{second}").status_code == 404
+
+
+def test_metadata_that_changes_while_a_response_is_deleted_is_kept_and_so_is_the_deletion(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = place.api.http.post("/v1/conversations", json={}).json()["id"]
+    first, second = (place.ask(text, conversation=id)["id"] for text in ("One", "Two"))
+    path = f"/v1/conversations/{id}"
+
+    def change(team: str) -> None:
+        assert place.api.http.post(path, json={"metadata": {"team": team}}).json()["metadata"] == {"team": team}
+
+    beforehand(monkeypatch, "describe", lambda: change("builds"))
+    delete(place, first)
+    assert place.api.http.get(path).json()["metadata"] == {"team": "builds"}
+    monkeypatch.undo()
+    beforehand(monkeypatch, "describe", lambda: delete(place, second))
+    change("tests")
+    assert place.api.http.get(f"/v1/responses/{second}").status_code == 404
 
 
 def test_a_key_without_the_role_is_told_which_one_it_needs(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The calls of conversations, as OpenAI's clients know them. Tests: tests/server/responses/test_conversations.py."""
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -8,7 +9,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from forkpoint.backend.options import Draft
-from forkpoint.errors import ForkpointError, Invalid, NotFound, TooLarge
+from forkpoint.engine import info_of
+from forkpoint.errors import ForkpointError, Invalid, NotFound, Stale, TooLarge
 from forkpoint.ids import new_id
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, answer
 from forkpoint.server.wires.answerers import Wish
@@ -115,10 +117,13 @@ async def get_openai_conversation(call: CallMade, conversation: _ID) -> Response
 )
 async def update_openai_conversation(call: CallMade, conversation: _ID) -> Response:
     """Replace the metadata of a conversation: its tags."""
-    record = await _found(call, conversation)
     sent = _read(await call.raw_body(), OpenAIConversationUpdate)
-    await call.backend.describe(record.id, tags=with_metadata(record, sent.metadata))
-    return answer(_document(await _found(call, record.id)))
+    while True:
+        record = await _found(call, conversation)
+        tags = with_metadata(record, sent.metadata)
+        with suppress(Stale):  # somebody was faster, and may have deleted a response, which a tag says
+            await call.backend.describe(record.id, tags=tags, if_info=info_of(record))
+            return answer(_document(await _found(call, record.id)))
 
 
 @calls(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
-from forkpoint.engine import Engine
+from forkpoint.engine import Engine, info_of
 from forkpoint.errors import TooLarge, TooMany
 from forkpoint.lru import Lru
 from forkpoint.server.live.feed import Feed
@@ -78,19 +78,21 @@ class ResponsesService:
         return any(_plain(turn) in value.split() for name, value in record.tags if name.startswith(_HIDDEN))
 
     async def adopt(self, backend: Engine, record: StoredConversation) -> None:
-        """Takes the mark away: somebody uses the conversation by its id now."""
+        """Takes the mark away: somebody uses the conversation by its id now. Raises `Stale`."""
         tags = {name: value for name, value in record.tags if name != MADE_BY}
-        await backend.describe(record.id, tags=tags)
+        await backend.describe(record.id, tags=tags, if_info=info_of(record))
 
     async def hide(self, backend: Engine, record: StoredConversation, turn: str) -> None:
-        """Marks the response of a turn as deleted. Raises `TooLarge` if a conversation has too many of them."""
+        """Marks the response of a turn as deleted. Raises `Stale`, and `TooLarge` if a conversation has too many."""
+        if self.is_hidden(record, turn):
+            return
         tags = dict(record.tags)
         for number in range(_MOST):
             name = _HIDDEN if not number else f"{_HIDDEN}.{number}"
             turns = tags.get(name, "").split()
             if len(turns) < _EACH:
                 tags[name] = " ".join((*turns, _plain(turn)))
-                await backend.describe(record.id, tags=tags)
+                await backend.describe(record.id, tags=tags, if_info=info_of(record))
                 return
         raise TooLarge("list of deleted responses", _EACH * _MOST + 1, _EACH * _MOST, "responses")
 
