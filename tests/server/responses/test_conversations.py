@@ -79,6 +79,19 @@ def test_a_conversation_is_made_read_changed_and_deleted(place: Place) -> None:
     assert place.api.http.get(f"{PATH}/{id}").status_code == 404
 
 
+@pytest.mark.parametrize("key", ["responses", "responses.deleted", "responses.deleted.3"])
+def test_metadata_has_no_tag_that_the_server_sets_itself(place: Place, key: str) -> None:
+    id = create(place, metadata={"responses.mine": "1"})
+    made = place.ask("One", conversation=id)
+    place.ask("Two", conversation=id)
+    assert place.api.http.delete(f"/v1/responses/{made['id']}").status_code == 200
+    for path in (PATH, f"{PATH}/{id}"):
+        refused = place.api.http.post(path, json={"metadata": {"a": "b", key: "unnamed"}})
+        assert problem(refused) == (400, "invalid", "metadata")
+    assert place.api.http.get(f"{PATH}/{id}").json()["metadata"] == {"responses.mine": "1"}
+    assert place.api.http.get(f"/v1/responses/{made['id']}").status_code == 404
+
+
 def test_a_response_is_a_turn_of_its_conversation(place: Place) -> None:
     id = create(place, message("One"), message("Fine", "assistant"))
     made = place.ask("Two", conversation={"id": id})

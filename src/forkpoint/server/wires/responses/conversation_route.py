@@ -21,7 +21,7 @@ from forkpoint.server.wires.responses.input import InputItem, read_input
 from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, list_of
 from forkpoint.server.wires.responses.removal import remove_item
 from forkpoint.server.wires.responses.request import Item, Metadata
-from forkpoint.server.wires.responses.service import metadata_of, with_metadata
+from forkpoint.server.wires.responses.service import check_metadata, metadata_of, with_metadata
 from forkpoint.store import StoredConversation
 from forkpoint.wire.chat_messages import Sent
 
@@ -80,6 +80,7 @@ class OpenAIConversationDeleted(msgspec.Struct, frozen=True):
 async def create_openai_conversation(call: CallMade) -> Response:
     """Make a conversation, with items in it."""
     sent = _read(await call.raw_body() or b"{}", NewOpenAIConversation)
+    check_metadata(sent.metadata or {})
     items = _read_items(sent.items or [])
     check_items(call, items)
     agents, wardrobe = call.services.agents, call.services.chat.wardrobe
@@ -118,6 +119,7 @@ async def get_openai_conversation(call: CallMade, conversation: _ID) -> Response
 async def update_openai_conversation(call: CallMade, conversation: _ID) -> Response:
     """Replace the metadata of a conversation: its tags."""
     sent = _read(await call.raw_body(), OpenAIConversationUpdate)
+    check_metadata(sent.metadata)
     while True:
         record = await _found(call, conversation)
         tags = with_metadata(record, sent.metadata)

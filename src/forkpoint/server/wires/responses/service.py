@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from forkpoint.engine import Engine, info_of
-from forkpoint.errors import TooLarge, TooMany
+from forkpoint.errors import Invalid, TooLarge, TooMany
 from forkpoint.lru import Lru
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.settings import ServerSettings
@@ -103,15 +103,25 @@ def is_unnamed(record: StoredConversation) -> bool:
     return is_marked and record.name == record.id and record.title is None and not record.draft
 
 
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raises `Invalid` if a client's metadata has a tag that this API sets itself."""
+    if (taken := next((name for name in metadata if _is_mark(name)), None)) is not None:
+        raise Invalid("metadata", f"the key {taken} is the server's own; choose another")
+
+
 def metadata_of(tags: Mapping[str, str]) -> dict[str, str]:
     """The tags of a conversation without those that this API sets itself."""
-    return {name: value for name, value in tags.items() if name != MADE_BY and not name.startswith(_HIDDEN)}
+    return {name: value for name, value in tags.items() if not _is_mark(name)}
 
 
 def with_metadata(record: StoredConversation, metadata: Mapping[str, str]) -> dict[str, str]:
     """All tags of a conversation whose metadata is to be this."""
     own = {name: value for name, value in record.tags if name not in metadata_of(dict(record.tags))}
     return own | dict(metadata)
+
+
+def _is_mark(tag: str) -> bool:
+    return tag == MADE_BY or tag.startswith(_HIDDEN)
 
 
 def _plain(turn: str) -> str:
