@@ -312,3 +312,18 @@ def test_what_cannot_be_in_a_conversation_is_refused(place: Place, body: dict[st
     answer = place.api.http.post(PATH, json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"].startswith(field)
+
+
+@pytest.mark.parametrize("value", [b'{"a":"\xff"}', b'"\xff"', b'{"a":1e999}', b"[1e999]"])
+def test_what_cannot_be_read_is_refused_as_what_is_wrong(place: Place, value: bytes) -> None:
+    id = create(place)
+    for path, field in (
+        (PATH, "metadata"),
+        (PATH, "items"),
+        (f"{PATH}/{id}", "metadata"),
+        (f"{PATH}/{id}/items", "items"),
+    ):
+        sent = b'{"%s":%s}' % (field.encode(), value)
+        refused = place.api.http.post(path, content=sent, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 400, (path, refused.text)
+        assert refused.json()["error"]["param"].startswith(field)

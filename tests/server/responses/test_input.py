@@ -93,6 +93,8 @@ def test_a_reference_is_kept_as_one() -> None:
         ({"role": "system", "content": [{"type": "input_image", "image_url": PNG}]}, "input[0].content[0].type"),
         ({"type": "function_call", "name": "look"}, "input[0].call_id"),
         ({"type": "function_call_output", "output": "x"}, "input[0].call_id"),
+        ({"type": "reasoning", "summary": 5}, "input[0].summary"),
+        ({"type": "reasoning", "summary": [], "content": True}, "input[0].content"),
     ],
     ids=str,
 )

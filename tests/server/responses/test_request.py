@@ -50,6 +50,24 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b'{"type":"\xff"}', b"[1e999]", b"1e999"])
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        (b'"tool_choice":%s', "tool_choice"),
+        (b'"tools":[%s]', "tools"),
+        (b'"text":{"format":%s}', "text"),
+        (b'"metadata":{"a":%s}', "metadata"),
+        (b'"input":[%s]', "input"),
+        (b'"instructions":%s', "instructions"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_refused_where_it_stands(field: bytes, param: str, value: bytes) -> None:
+    with pytest.raises(Invalid) as refused:
+        read_request(b'{"model":"helper","input":"Hi",' + field % value + b"}", strict=False)
+    assert str(refused.value.param).startswith(param)
+
+
 def test_a_body_that_is_no_object_is_refused() -> None:
     with pytest.raises(BadRequest):
         read_request(b"[]", strict=False)

@@ -206,12 +206,18 @@ def test_only_as_much_is_kept_as_was_promised(place: Place) -> None:
         ('{"model": "helper", "input": "Hi"}', (400, "unsupported", "type")),
         ('{"type": "response.create", "background": true}', (400, "unsupported", "background")),
         ('{"type": "response.create", "generate": 1}', (400, "invalid", "generate")),
+        ('{"type": 1e999}', (400, "invalid", "type")),
+        (b'{"type": "\xff"}', (400, "invalid", "type")),
+        (b"\xff\xfe", (400, "bad_request", None)),
+        ('{"type": "response.create", "store": false, "input": 1e999}', (400, "invalid", "input")),
+        (b'{"type": "response.create", "store": false, "input": ["\xff"]}', (400, "invalid", "input")),
+        (b'{"type": "response.create", "store": "\xff", "input": "Hi"}', (400, "invalid", "store")),
         ('{"type": "response.create", "model": "helper", "input": 1}', (400, "invalid", "input")),
         ('{"type": "response.create", "model": "nobody", "input": "Hi"}', (404, "model_not_found", "model")),
     ],
 )
 def test_what_cannot_be_answered_is_refused_and_the_connection_stays(
-    place: Place, frame: str, expected: tuple[int, str, str | None]
+    place: Place, frame: str | bytes, expected: tuple[int, str, str | None]
 ) -> None:
     with talking(place) as talk:
         talk.connection.send(frame)

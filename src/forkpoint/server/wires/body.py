@@ -6,6 +6,8 @@ Tests: tests/server/chat/test_request.py.
 
 import hashlib
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -13,7 +15,7 @@ from msgspec.json import Decoder
 
 from forkpoint.errors import BadRequest, Invalid
 from forkpoint.events import JsonText
-from forkpoint.server.api.bad_json import NO_TEXT, UNREADABLE, fault_of
+from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP, UNREADABLE, fault_of
 
 LONGEST_MODEL_NAME = 256
 """Characters of a model's name: the answer says it again."""
@@ -24,6 +26,9 @@ _SHOWN = 20  # how many fields that nobody knows are named
 _LONGEST = 64  # and how much of a name
 _UNPRINTABLE = re.compile(r"[^A-Za-z0-9_.\-]")  # names go into a header, where a line break would be another header
 _decode = Decoder(dict[str, Raw]).decode
+_any: Callable[[Raw], Any] = Decoder(Any).decode
+
+T = TypeVar("T")
 
 
 def digest_of(body: bytes) -> bytes:
@@ -39,6 +44,29 @@ def fields_of(body: bytes) -> dict[str, Raw]:
         raise BadRequest("its body is JSON, but not an object") from None
     except UNREADABLE as error:
         raise fault_of(body, error) from None
+
+
+def decoded(decode: Callable[[Raw], T], raw: Raw, place: str) -> T:
+    """A value of a body, as one of msgspec's decoders reads it. Raises `Invalid`, whatever is wrong with the value."""
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        why, where, _ = complaint(place, str(error))
+        raise Invalid(where, why[:1].lower() + why[1:200]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Invalid(place, NO_TEXT) from None
+    except RecursionError:
+        raise Invalid(place, TOO_DEEP) from None
+
+
+def object_of(raw: Raw, place: str) -> dict[str, Raw]:
+    """The fields of a value that must be an object. Raises `Invalid`."""
+    return decoded(_decode, raw, place)
+
+
+def value_of(raw: Raw, place: str) -> Any:
+    """A value of any form. Raises `Invalid`."""
+    return decoded(_any, raw, place)
 
 
 def check_model(model: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import Path, Response
 from msgspec import Meta
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from forkpoint.backend.options import Draft
@@ -14,7 +15,7 @@ from forkpoint.errors import ForkpointError, Invalid, NotFound, Stale, TooLarge
 from forkpoint.ids import new_id
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, answer
 from forkpoint.server.wires.answerers import Wish
-from forkpoint.server.wires.body import complaint, fields_of, is_null
+from forkpoint.server.wires.body import decoded, fields_of, is_null
 from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, ConversationItems, add_items, check_items
 from forkpoint.server.wires.responses.ids import conversation_id, conversation_named
 from forkpoint.server.wires.responses.input import InputItem, read_input
@@ -230,11 +231,7 @@ def _read(body: bytes, form: Any) -> Any:
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(form):
         if (raw := fields.get(field.name)) is not None:
-            try:
-                values[field.name] = msgspec.json.decode(raw, type=field.type)
-            except msgspec.ValidationError as error:
-                why, place, _ = complaint(field.name, str(error))
-                raise Invalid(place, why[:1].lower() + why[1:200]) from None
+            values[field.name] = decoded(Decoder(field.type).decode, raw, field.name)
         elif field.required:
             raise Invalid(field.name, "it is missing")
     return form(**values)

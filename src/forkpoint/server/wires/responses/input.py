@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.json import Decoder
 
 from forkpoint.backend.messages import MessageBody
 from forkpoint.errors import Invalid, TooLarge
@@ -26,8 +25,7 @@ from forkpoint.events import (
     ToolResult,
     UserMessage,
 )
-from forkpoint.server.api.bad_json import NO_TEXT
-from forkpoint.server.wires.body import MISSING
+from forkpoint.server.wires.body import MISSING, object_of, value_of
 from forkpoint.server.wires.responses.ids import turn_of_item
 from forkpoint.wire.chat_messages import read_file, read_image
 
@@ -49,10 +47,6 @@ class InputItem(Struct, frozen=True):
     id: str | None = None
 
 
-_fields = Decoder(dict[str, Raw]).decode
-_any: Any = msgspec.json.decode
-
-
 def read_input(input: str | Sequence[Raw], place: str = "input") -> tuple[InputItem, ...]:
     """The items of a request, in order; a text is one message of the user. Blank messages are left out.
 
@@ -72,13 +66,8 @@ def read_input(input: str | Sequence[Raw], place: str = "input") -> tuple[InputI
 
 
 def _read_item(raw: Raw, place: str, tools: dict[str, str]) -> InputItem | None:
-    try:
-        fields = _fields(raw)
-        item: dict[str, Any] = _any(raw)
-    except msgspec.ValidationError:
-        raise Invalid(place, "it is not an object") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Invalid(place, NO_TEXT) from None
+    fields = object_of(raw, place)
+    item: dict[str, Any] = value_of(raw, place)
     kind = item.get("type") or ("message" if "role" in item else None)
     id = item.get("id") if isinstance(item.get("id"), str) and turn_of_item(item["id"]) else None
     match kind:
@@ -98,7 +87,7 @@ def _read_item(raw: Raw, place: str, tools: dict[str, str]) -> InputItem | None:
             call_id = _text(item, "call_id", place)
             body = ToolResult(call_id, tools.get(call_id, ""), _result(item.get("output"), f"{place}.output"))
         case "reasoning":
-            body = Reasoning(_thoughts(item) or None, item=_verbatim(fields))
+            body = Reasoning(_thoughts(item, place) or None, item=_verbatim(fields))
         case "item_reference":
             return InputItem(ItemReference(_text(item, "id", place), place))
         case None:
@@ -168,8 +157,13 @@ def _result(output: Any, place: str) -> tuple[Part, ...]:
     return _parts(output, place, files=True)
 
 
-def _thoughts(item: dict[str, Any]) -> str:
-    parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+def _thoughts(item: dict[str, Any], place: str) -> str:
+    parts: list[Any] = []
+    for name in ("summary", "content"):
+        some = item.get(name)
+        if not isinstance(some, list | None):
+            raise Invalid(f"{place}.{name}", "it must be a list of parts")
+        parts += some or ()
     return "\n\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
@@ -186,7 +180,7 @@ def _verbatim(fields: dict[str, Raw]) -> JsonText:
     """The item as it came, but for an id that this server gave it. No value in it is written anew."""
     kept = dict(fields)
     if (id := fields.get("id")) is not None:
-        given = _any(id)
+        given = msgspec.json.decode(id)
         if not isinstance(given, str) or turn_of_item(given) is not None:
             del kept["id"]
     return msgspec.json.encode(kept).decode()

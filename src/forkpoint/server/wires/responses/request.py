@@ -17,16 +17,18 @@ from forkpoint.events import JsonText
 from forkpoint.llm.catalog import BOUNDS
 from forkpoint.llm.options import Options
 from forkpoint.llm.prompt.manifest import PLAIN_NAME, ToolSchema
-from forkpoint.server.api.bad_json import NO_TEXT, TOO_DEEP
+from forkpoint.server.api.bad_json import TOO_DEEP
 from forkpoint.server.wires.body import (
     LONGEST_MODEL_NAME,
     MISSING,
     check_model,
-    complaint,
+    decoded,
     fields_of,
     is_null,
+    object_of,
     shown_names,
     text_of,
+    value_of,
 )
 from forkpoint.server.wires.responses.input import InputItem, read_input
 from forkpoint.wire.chat_messages import Sent
@@ -322,11 +324,8 @@ def _read_tools(sent: list[Raw] | tuple[()]) -> _Tools:
     left_out: list[str] = []
     for index, raw in enumerate(sent):
         place = f"tools[{index}]"
-        try:
-            fields: dict[str, Raw] = msgspec.json.decode(raw, type=dict[str, Raw])
-            tool: dict[str, Any] = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Invalid(place, "it is not an object") from None
+        fields = object_of(raw, place)
+        tool: dict[str, Any] = value_of(raw, place)
         kind = tool.get("type")
         if kind not in ("function", "custom"):
             if not isinstance(kind, str):
@@ -392,7 +391,7 @@ def _options(sent: ResponseRequest, tools: _Tools) -> tuple[Options, Raw]:
 def _choice(raw: Raw, tools: _Tools) -> tuple[str, Raw]:
     if is_null(raw):
         return "auto", Raw(b'"auto"')
-    choice: Any = msgspec.json.decode(raw)
+    choice = value_of(raw, "tool_choice")
     if isinstance(choice, str):
         if choice not in {"none", "auto", "required"}:
             raise Invalid("tool_choice", "it must be none, auto, required, or name a tool")
@@ -416,11 +415,8 @@ def _output(text: ResponseText | None) -> tuple[OutputSchema | None, Raw]:
     if text is None or is_null(text.format):
         return None, plain
     place = "text.format"
-    try:
-        fields: dict[str, Raw] = msgspec.json.decode(text.format, type=dict[str, Raw])
-        format: dict[str, Any] = msgspec.json.decode(text.format)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Invalid(place, "it is not an object") from None
+    fields = object_of(text.format, place)
+    format: dict[str, Any] = value_of(text.format, place)
     match format.get("type"):
         case "text":
             return None, plain
@@ -455,15 +451,7 @@ def _decoded(fields: dict[str, Raw]) -> ResponseRequest:
         if (raw := fields.get(name)) is not None:
             if name in _IMPOSSIBLE:
                 raise Invalid.unsupported(name, _IMPOSSIBLE[name])
-            try:
-                values[name] = decode(raw)
-            except msgspec.ValidationError as error:
-                why, place, _ = complaint(name, str(error))
-                raise Invalid(place, why[:1].lower() + why[1:200]) from None
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                raise Invalid(name, NO_TEXT) from None
-            except RecursionError:
-                raise Invalid(name, TOO_DEEP) from None
+            values[name] = decoded(decode, raw, name)
         if name == "model":
             check_model(values["model"])
     return ResponseRequest(**values)

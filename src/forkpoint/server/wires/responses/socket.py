@@ -23,7 +23,7 @@ from forkpoint.lru import Lru
 from forkpoint.server.http.call import JSON, ApiCall
 from forkpoint.server.live.stream import TYPE, EventStream
 from forkpoint.server.services import Services
-from forkpoint.server.wires.body import fields_of
+from forkpoint.server.wires.body import fields_of, value_of
 from forkpoint.server.wires.errors import refusal
 from forkpoint.server.wires.responses.document import InputTokens, OutputTokens, ResponseUsage, begun_response
 from forkpoint.server.wires.responses.stream import ResponseStream
@@ -182,19 +182,22 @@ class ResponseSocket:
     def _read_create(self, frame: bytes) -> _Create:
         """A frame as a call. Raises `BadRequest` or `Invalid`."""
         fields = fields_of(frame)
-        if (kind := _value(fields.pop("type", None))) != "response.create":
+        kind = _value(fields, "type")
+        if kind != "response.create":
             raise Invalid.unsupported(
                 "type", f"frames of the type {str(kind)[:64]!r} are not known; send response.create"
             )
-        if _value(fields.get("background")):
+        del fields["type"]
+        if _value(fields, "background"):
             raise Invalid.unsupported("background", "a response on a WebSocket is told while it runs; use POST for it")
-        generate = _value(fields.pop("generate", None))
+        generate = _value(fields, "generate")
+        fields.pop("generate", None)
         if generate is not None and not isinstance(generate, bool):
             raise Invalid("generate", "it must be true or false")
         previous = fields.get("previous_response_id")
-        named = _value(previous)
+        named = _value(fields, "previous_response_id")
         known = self._kept.get(named) if isinstance(named, str) else None
-        items = _items(fields.get("input")) if known is not None or generate is False or _is_unkept(fields) else ()
+        items = _items(fields) if known is not None or generate is False or _is_unkept(fields) else ()
         chain = _Chain(previous, items) if known is None else _Chain(known.after, (*known.items, *items))
         if known is not None:
             fields["input"] = Raw(_encode(chain.items))
@@ -286,9 +289,9 @@ class _Exchange:
         if kind in _LIFECYCLE:
             event = msgspec.json.decode(data, type=dict[str, Raw])
             response = msgspec.json.decode(event["response"], type=dict[str, Raw])
-            if _value(response["status"]) in {"completed", "incomplete"}:
+            if _value(response, "status") in {"completed", "incomplete"}:
                 output = msgspec.json.decode(response["output"], type=tuple[Raw, ...])
-                self.made = str(_value(response["id"])), output
+                self.made = str(_value(response, "id")), output
             if self._create.previous is not None:
                 response["previous_response_id"] = self._create.previous
                 data = _encode(event | {"response": response})
@@ -296,17 +299,19 @@ class _Exchange:
         self.is_told = self.is_told or kind in _LAST
 
 
-def _value(raw: Raw | None) -> Any:
-    return None if raw is None else msgspec.json.decode(raw)
+def _value(fields: dict[str, Raw], name: str) -> Any:
+    """The value of a field, or None if it is absent. Raises `Invalid`."""
+    raw = fields.get(name)
+    return None if raw is None else value_of(raw, name)
 
 
 def _is_unkept(fields: dict[str, Raw]) -> bool:
-    return _value(fields.get("store")) is False
+    return _value(fields, "store") is False
 
 
-def _items(input: Raw | None) -> tuple[Raw, ...]:
+def _items(fields: dict[str, Raw]) -> tuple[Raw, ...]:
     """The items of an input. What is neither a text nor a list is for the call to refuse."""
-    found = _value(input)
+    found = _value(fields, "input")
     if isinstance(found, str):
         return (Raw(_encode({"type": "message", "role": "user", "content": found})),)
-    return msgspec.json.decode(input, type=tuple[Raw, ...]) if isinstance(found, list) and input is not None else ()
+    return msgspec.json.decode(fields["input"], type=tuple[Raw, ...]) if isinstance(found, list) else ()
