@@ -6,7 +6,7 @@ from typing import TypeAlias
 import pytest
 
 from forkpoint.clock import Clock
-from forkpoint.events import Event, NewEvent, Usage
+from forkpoint.events import Event, JsonText, NewEvent, Usage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Committed, NewConversation, NewFork, OpenTurn, StoredConversation
@@ -49,17 +49,21 @@ async def create(store: Store, name: str | None = None) -> StoredConversation:
     return await store.create(NewConversation(id=new_id(), name=name, settings='{"a":1}', cache='{"key":"k"}'))
 
 
-async def begin(store: Store, conversation: str) -> OpenTurn:
-    turn = await store.begin(conversation, new_id())
+async def begin(store: Store, conversation: str, input: JsonText | None = None) -> OpenTurn:
+    turn = await store.begin(conversation, new_id(), input=input)
     assert isinstance(turn, OpenTurn)
     return turn
 
 
 async def run(
-    store: Store, conversation: str, events: Sequence[NewEvent] | str, usage: Usage = Usage(calls=1, input=10)
+    store: Store,
+    conversation: str,
+    events: Sequence[NewEvent] | str,
+    usage: Usage = Usage(calls=1, input=10),
+    input: JsonText | None = None,
 ) -> Committed:
     """A whole turn."""
-    turn = await begin(store, conversation)
+    turn = await begin(store, conversation, input)
     return await store.commit(turn, exchange(events) if isinstance(events, str) else events, usage=usage)
 
 

@@ -160,6 +160,7 @@ async def create_items(call: CallMade, conversation: _ID) -> Response:
     record = await _found(call, conversation)
     items = _read_items(_read(await call.raw_body(), NewItems).items)
     shown = await add_items(call, record, items)
+    await call.services.responses.adopt(call.backend, record)
     return answer(list_of([item.document for item in shown], limit=MOST_ADDED))
 
 

@@ -31,7 +31,7 @@ from forkpoint.history.pairing import SAID
 from forkpoint.server.http.call import ApiCall
 from forkpoint.server.wires.responses.conversation_items import ConversationItems
 from forkpoint.server.wires.responses.output import ShownItem
-from forkpoint.server.wires.responses.service import is_unnamed
+from forkpoint.server.wires.responses.service import is_its_end
 from forkpoint.store import StoredConversation
 
 
@@ -79,7 +79,7 @@ async def remove_response(call: ApiCall, turn: Turn) -> None:
 
 async def _remove_from(call: ApiCall, record: StoredConversation, turn: Turn) -> None:
     """Removes a response from its conversation, or hides it there. Raises `Stale` if somebody moves it meanwhile."""
-    if not (is_unnamed(record) and record.head.turn == turn.id):
+    if not is_its_end(record, await call.backend.placement.turn(turn.id)):
         await call.services.responses.hide(call.backend, record, turn.id)
         return
     first = next((event for event in turn.events if isinstance(event, Event)), None)

@@ -1,21 +1,23 @@
 """What all responses of a server share: the marks on conversations, and the streams that can be taken up again.
 
 A conversation that this API made by itself has a tag that says so. Whoever names it, gives it a title, takes the tag
-away, or uses it by `conversation` makes it a conversation of their own: responses are forked from it from then on.
+away, uses it by `conversation`, or runs a turn of another API in it makes it a conversation of their own: responses are
+forked from it from then on, and it does not go by retention.
 Tests: tests/server/responses/test_places.py, test_background.py.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeAlias
 
+from forkpoint.backend.messages import echo_of
 from forkpoint.engine import Engine, info_of
-from forkpoint.errors import Invalid, TooLarge, TooMany
+from forkpoint.errors import Invalid, Stale, TooLarge, TooMany
 from forkpoint.lru import Lru
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.responses.stream import ResponseStream
-from forkpoint.store import StoredConversation
+from forkpoint.store import StoredConversation, StoredTurn
 
 MADE_BY = "responses"
 """The tag of conversations that this API made by itself."""
@@ -78,9 +80,13 @@ class ResponsesService:
         return any(_plain(turn) in value.split() for name, value in record.tags if name.startswith(_HIDDEN))
 
     async def adopt(self, backend: Engine, record: StoredConversation) -> None:
-        """Takes the mark away: somebody uses the conversation by its id now. Raises `Stale`."""
-        tags = {name: value for name, value in record.tags if name != MADE_BY}
-        await backend.describe(record.id, tags=tags, if_info=info_of(record))
+        """Takes the mark away, if there is one: somebody uses the conversation by its id now."""
+        while is_unnamed(record):
+            tags = {name: value for name, value in record.tags if name != MADE_BY}
+            with suppress(Stale):
+                await backend.describe(record.id, tags=tags, if_info=info_of(record))
+                return
+            record = await backend.placement.by_name(record.id) or record
 
     async def hide(self, backend: Engine, record: StoredConversation, turn: str) -> None:
         """Marks the response of a turn as deleted. Raises `Stale`, and `TooLarge` if a conversation has too many."""
@@ -101,6 +107,12 @@ def is_unnamed(record: StoredConversation) -> bool:
     """Whether this API made a conversation by itself, and nobody has made it their own since."""
     is_marked = dict(record.tags).get(MADE_BY) == UNNAMED
     return is_marked and record.name == record.id and record.title is None and not record.draft
+
+
+def is_its_end(record: StoredConversation, turn: StoredTurn) -> bool:
+    """Whether a turn is the head of a conversation that is nobody's own, and a response: turns of other APIs keep
+    nothing that answers repeat of a request."""
+    return is_unnamed(record) and record.head.turn == turn.id and echo_of(turn.input) is not None
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:

@@ -59,7 +59,7 @@ from forkpoint.server.wires.responses.ids import conversation_named, turn_of_ite
 from forkpoint.server.wires.responses.input import InputItem, ItemReference
 from forkpoint.server.wires.responses.output import items_of
 from forkpoint.server.wires.responses.request import read_request
-from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_unnamed
+from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_its_end
 from forkpoint.server.wires.responses.stream import ResponseStream
 from forkpoint.server.wires.retries import joined
 from forkpoint.store import StoredConversation, StoredTurn
@@ -240,7 +240,7 @@ class ResponseTurn:
             if done is not None:
                 return done
             turn, record = await self._previous()
-        if is_unnamed(record) and record.head.turn == turn.id and record.status == "idle":
+        if is_its_end(record, turn) and record.status == "idle":
             self.status = "continued"
             try:
                 return await self._go(tell, record, if_revision=record.revision)
@@ -331,8 +331,7 @@ class ResponseTurn:
         done = await self._again_in(record, tell)
         if done is not None:
             return done
-        if is_unnamed(record):  # from now on somebody uses it as a conversation
-            await self._services.responses.adopt(self._backend, record)
+        await self._services.responses.adopt(self._backend, record)
         supersede = record.status == "interrupted"  # its process is gone, and nobody can go on with it here
         return await self._go(tell, record, supersede=supersede, if_revision=record.revision)
 

@@ -128,6 +128,8 @@ WHERE tenant = :tenant AND id = :id AND draft = 1 AND open_turn IS NULL AND upda
 -- name: old_responses
 -- Conversations that the Responses API made by itself, that nobody named, and that were left alone; but for families
 -- that are held. It goes from tenant to tenant in the index, and reads of each only what is old.
+-- The newest turn must be one of the Responses API: only what was given to such a turn has an `echo`. No text in it looks
+-- like that key, since a quotation mark in a text has a backslash before it.
 WITH RECURSIVE one (tenant) AS (
   SELECT min(tenant) FROM tag WHERE tenant BETWEEN :low AND :high
   UNION ALL
@@ -141,6 +143,12 @@ JOIN tag
 JOIN conversation ON conversation.tenant = tag.tenant AND conversation.id = tag.conversation
 WHERE replace(conversation.name, '-', '') = encode(conversation.id, 'hex') AND conversation.title IS NULL
   AND conversation.draft = 0 AND conversation.open_turn IS NULL
+  AND (
+    SELECT strpos(turn.input, '"echo":"') FROM turn
+    WHERE turn.tenant = conversation.tenant AND turn.kind = 'turn'
+      AND turn."end" BETWEEN conversation.head >> 32 << 32 AND conversation.head
+    ORDER BY turn."end" DESC LIMIT 1
+  ) > 0
   AND NOT EXISTS (SELECT 1 FROM hold WHERE hold.tenant = conversation.tenant AND hold.family = conversation.family);
 
 -- name: old_response
@@ -153,7 +161,13 @@ WHERE tenant = :tenant AND id = :id AND used < :before AND replace(name, '-', ''
     SELECT 1 FROM tag
     WHERE tag.tenant = conversation.tenant AND tag.key = 'responses' AND tag.value = 'unnamed'
       AND tag.conversation = conversation.id
-  );
+  )
+  AND (
+    SELECT strpos(turn.input, '"echo":"') FROM turn
+    WHERE turn.tenant = conversation.tenant AND turn.kind = 'turn'
+      AND turn."end" BETWEEN conversation.head >> 32 << 32 AND conversation.head
+    ORDER BY turn."end" DESC LIMIT 1
+  ) > 0;
 
 -- name: old_keys
 -- Keys whose request nobody will repeat any more.

@@ -109,6 +109,8 @@ WHERE tenant = :tenant AND id = :id AND draft = 1 AND open_turn IS NULL AND upda
 -- name: old_responses
 -- Conversations that the Responses API made by itself, that nobody named, and that were left alone; but for families
 -- that are held. It goes from tenant to tenant in the index, and reads of each only what is old.
+-- The newest turn must be one of the Responses API: only what was given to such a turn has an `echo`. No text in it looks
+-- like that key, since a quotation mark in a text has a backslash before it.
 WITH RECURSIVE one (tenant) AS (
   SELECT min(tenant) FROM tag WHERE tenant BETWEEN :low AND :high
   UNION ALL
@@ -122,6 +124,11 @@ CROSS JOIN tag INDEXED BY tag_used
 CROSS JOIN conversation ON conversation.tenant = tag.tenant AND conversation.id = tag.conversation
 WHERE replace(conversation.name, '-', '') = lower(hex(conversation.id)) AND conversation.title IS NULL
   AND conversation.draft = 0 AND conversation.open_turn IS NULL
+  AND (
+    SELECT instr(turn.input, '"echo":"') FROM turn
+    WHERE turn."end" BETWEEN conversation.head >> 32 << 32 AND conversation.head AND turn.kind = 'turn'
+    ORDER BY turn."end" DESC LIMIT 1
+  ) > 0
   AND NOT EXISTS (SELECT 1 FROM hold WHERE hold.tenant = conversation.tenant AND hold.family = conversation.family);
 
 -- name: old_response
@@ -133,7 +140,12 @@ WHERE tenant = :tenant AND id = :id AND used < :before AND replace(name, '-', ''
     SELECT 1 FROM tag
     WHERE tag.tenant = conversation.tenant AND tag.key = 'responses' AND tag.value = 'unnamed'
       AND tag.conversation = conversation.id
-  );
+  )
+  AND (
+    SELECT instr(turn.input, '"echo":"') FROM turn
+    WHERE turn."end" BETWEEN conversation.head >> 32 << 32 AND conversation.head AND turn.kind = 'turn'
+    ORDER BY turn."end" DESC LIMIT 1
+  ) > 0;
 
 -- name: old_keys
 -- Keys whose request nobody will repeat any more.

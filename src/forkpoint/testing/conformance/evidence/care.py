@@ -2,8 +2,9 @@
 
 import pytest
 
+from forkpoint.backend.messages import write_input
 from forkpoint.errors import NotFound, NotResumable
-from forkpoint.events import Usage
+from forkpoint.events import Text, Usage, UserMessage
 from forkpoint.ids import new_id
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import Collected, IdempotencyKey, Lineage, NewConversation, OpenTurn, TurnError
@@ -132,9 +133,12 @@ class CareConformance(Conformance):
         self, store: Store, clock: ManualClock
     ) -> None:
         unnamed = (("responses", "unnamed"),)
-        left, named, titled, held, used, other = [
+        response, native = write_input((), echo="{}"), write_input((UserMessage((Text('"echo":"{}"'),)),))
+        left, noted, natively_used, named, titled, held, used, other = [
             await store.create(NewConversation(id=new_id(), name=name, title=title, tags=tags))
             for name, title, tags in (
+                (None, None, unnamed),
+                (None, None, unnamed),
                 (None, None, unnamed),
                 ("mine", None, unnamed),
                 (None, "Mine", unnamed),
@@ -143,19 +147,22 @@ class CareConformance(Conformance):
                 (None, None, (("responses", "named"),)),
             )
         ]
-        for made in (left, named, titled, held, used, other):
-            await run(store, made.id, "hi")
+        for made in (left, noted, natively_used, named, titled, held, used, other):
+            await run(store, made.id, "hi", input=response)
+        await store.note(noted.id, new_id(), [says("noted")])
+        await run(store, natively_used.id, "mine", input=native)
         fork = await store.fork(left.id, fork_of())
         await store.hold(held.id, new_id(), "a case")
         assert await store.collect() == Collected()
         clock.pass_by(A_MONTH)
-        await run(store, used.id, "still here")
+        await run(store, used.id, "still here", input=response)
         expected = await store.collect(dry_run=True)
-        assert expected.responses == 1
-        assert (await store.collect()).responses == 1
-        with pytest.raises(NotFound):
-            await store.read(left.id)
-        for made in (named, titled, held, used, other, fork):
+        assert expected.responses == 2
+        assert (await store.collect()).responses == 2
+        for made in (left, noted):
+            with pytest.raises(NotFound):
+                await store.read(made.id)
+        for made in (natively_used, named, titled, held, used, other, fork):
             assert len(await store.events(made.id)) >= 2
         assert (await store.collect()).responses == 0
         assert (await store.verify()).ok
