@@ -55,9 +55,9 @@ from forkpoint.server.wires.answerers import Wish
 from forkpoint.server.wires.body import digest_of
 from forkpoint.server.wires.errors import should_retry
 from forkpoint.server.wires.identity import RETRIES, is_retry, read_identity
-from forkpoint.server.wires.responses.ids import conversation_named, turn_of_item, turn_of_response
+from forkpoint.server.wires.responses.ids import conversation_named, turn_of_response
 from forkpoint.server.wires.responses.input import InputItem, ItemReference
-from forkpoint.server.wires.responses.output import items_of
+from forkpoint.server.wires.responses.references import PathBefore, referenced
 from forkpoint.server.wires.responses.request import read_request
 from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_its_end
 from forkpoint.server.wires.responses.stream import ResponseStream
@@ -143,10 +143,12 @@ class ResponseTurn:
         """Answers the input, after the path of the previous response if there is one."""
         agent, _ = self._dressed(None)
         before: list[MessageBody] = []
+        path: PathBefore | None = None
         if self.echo.previous_response_id is not None:
             turn, record = await self._previous()
             before = await self._path_to(record, turn)
-        given = paired([*before, *await self._bodies(agent)])
+            path = PathBefore.to(record, turn)
+        given = paired([*before, *await self._bodies(agent, path)])
         _check_new(given[len(before) :])
         wish = self._wish()
         folder = self._services.chat.wardrobe.workspace(wish)
@@ -252,7 +254,8 @@ class ResponseTurn:
         draft = self._placement.fork_after(record, turn, settings, {MADE_BY: UNNAMED})
         if self._key is not None:
             draft = replace(draft, id=id_beside(turn.id, self._key))
-        return await self._go(tell, record, draft=draft, open_calls=turn.open_calls.client)
+        path = PathBefore.to(record, turn)
+        return await self._go(tell, record, draft=draft, open_calls=turn.open_calls.client, path=path)
 
     @property
     def _asks_again(self) -> bool:
@@ -345,11 +348,12 @@ class ResponseTurn:
         *,
         draft: Draft | None = None,
         open_calls: Sequence[str] | None = None,
+        path: PathBefore | None = None,
         supersede: bool = False,
         if_revision: int | None = None,
         again: StoredTurn | None = None,
     ) -> Turn:
-        """Runs the turn. ``open_calls`` are those where it stands, if that is not the conversation's head.
+        """Runs the turn. ``open_calls`` and ``path`` are those where it stands, if that is not the conversation's head.
 
         ``again`` is the interrupted turn of this very request, which is resumed.
         """
@@ -361,7 +365,9 @@ class ResponseTurn:
         known = draft or record
         assert known is not None
         self.name = known.name or known.id
-        given = self._given(await self._bodies(agent, has_path=record is not None), open_calls)
+        if path is None and record is not None:
+            path = PathBefore(record, record.head.ordinal)
+        given = self._given(await self._bodies(agent, path), open_calls)
         new = NewTurn(
             given=given,
             draft=draft,
@@ -403,52 +409,32 @@ class ResponseTurn:
         _, settings = self._dressed(None)
         return replace(settings, workspace=self._services.chat.wardrobe.workspace(self._wish()))
 
-    async def _bodies(self, agent: Agent, *, has_path: bool = False) -> list[MessageBody]:
+    async def _bodies(self, agent: Agent, path: PathBefore | None) -> list[MessageBody]:
         """What the input says, for this agent: items go back untouched if its model speaks Responses."""
         bodies: list[MessageBody] = []
         for item in self.request.items:
-            body = await self._body(item, has_path)
-            match body:
-                case None:
-                    continue
-                case AssistantMessage() | ToolCall() | Reasoning() if body.provider is None:
-                    is_its = agent.llm.wire == "responses" and body.item is not None
-                    body = replace(body, provider=agent.manifest.origin) if is_its else replace(body, item=None)
-                    if isinstance(body, Reasoning) and body.item is None and body.text is None:
-                        continue  # nothing of it could be shown to this model
-                case _:
-                    pass
-            bodies.append(body)
+            for body in await self._said_by(item, path):
+                match body:
+                    case AssistantMessage() | ToolCall() | Reasoning() if body.provider is None:
+                        is_its = agent.llm.wire == "responses" and body.item is not None
+                        body = replace(body, provider=agent.manifest.origin) if is_its else replace(body, item=None)
+                        if isinstance(body, Reasoning) and body.item is None and body.text is None:
+                            continue  # nothing of it could be shown to this model
+                    case _:
+                        pass
+                bodies.append(body)
         return bodies
 
-    async def _body(self, item: InputItem, has_path: bool) -> MessageBody | None:
+    async def _said_by(self, item: InputItem, path: PathBefore | None) -> Sequence[MessageBody]:
         """What an item says. A thought that this server has comes back as the model wrote it."""
         if isinstance(item.body, ItemReference):
-            found = await self._stored(item.body.id)
+            found = await referenced(self.call, item.body.id, path)
             if found is None:
                 raise Invalid(f"{item.body.place}.id", "there is no such item here")
-            return None if has_path else found
+            return found
         if isinstance(item.body, Reasoning) and item.id is not None:
-            return await self._stored(item.id) or item.body
-        return item.body
-
-    async def _stored(self, id: str) -> MessageBody | None:
-        """The body of an item of this server, or None if there is no such item."""
-        turn = turn_of_item(id)
-        if turn is None:
-            return None
-        try:
-            stored = await self._placement.turn(turn)
-            events = (await self._backend.turns.read(stored.conversation, turn)).events
-        except NotFound:
-            return None
-        for item in items_of(turn, events, self.echo):
-            body = item.events[0].body
-            if item.id == id and isinstance(
-                body, UserMessage | SystemMessage | AssistantMessage | Reasoning | ToolCall
-            ):
-                return body
-        return None
+            return await referenced(self.call, item.id) or (item.body,)
+        return (item.body,)
 
     def _given(self, bodies: Sequence[MessageBody], open_calls: Sequence[str]) -> tuple[Given, ...]:
         """What the turn is given: results of open calls, history from elsewhere, and what is new.
