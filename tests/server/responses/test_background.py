@@ -74,6 +74,14 @@ def test_a_reader_who_has_heard_more_than_there_is_gets_the_end(place: Place, ga
     check_events(events)
 
 
+def test_a_reader_may_name_any_number_as_the_last_that_it_has_heard(place: Place, gate: Gate) -> None:
+    gate.open()
+    made = place.ask("One")
+    query = {"stream": "true", "starting_after": str(2**53)}
+    (event,) = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
+    assert (event["sequence_number"], event["type"]) == (2**53 + 1, "response.completed")
+
+
 def test_a_cancelled_one_says_so_and_leaves_the_conversation_as_it_was(place: Place, gate: Gate) -> None:
     made = place.ask("One", background=True)
     gate.reached()

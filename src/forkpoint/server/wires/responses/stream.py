@@ -49,30 +49,31 @@ class ResponseEvents:
     """The events of one response, in order and numbered. Any number of readers follow them."""
 
     def __init__(self) -> None:
+        self._first = 0  # the number of the first frame
         self._frames: list[bytes] = []
         self._news: asyncio.Event | None = None  # only while somebody waits for it
         self.is_over = False
 
     def add(self, kind: str, **fields: Any) -> None:
         """Appends an event of this kind."""
-        said = {"type": kind, "sequence_number": len(self._frames), **fields}
+        said = {"type": kind, "sequence_number": self.count, **fields}
         self._frames.append(frame(kind, _on_one_line(encode(said))))
         self._wake()
 
     def add_delta(self, head: bytes, delta: str) -> None:
         """Appends an event with some more of a text. ``head`` is what `delta_head` gives for it."""
-        said = b'%b,"sequence_number":%d,"delta":%b}\n\n' % (head, len(self._frames), _on_one_line(encode(delta)))
+        said = b'%b,"sequence_number":%d,"delta":%b}\n\n' % (head, self.count, _on_one_line(encode(delta)))
         self._frames.append(said)
         self._wake()
 
     def begin_at(self, number: int) -> None:
-        """Gives the next event this number, for a reader who has heard all before it."""
-        self._frames += [b""] * (number - len(self._frames))
+        """Forgets the events so far, and gives the next one this number: the only reader has heard all before it."""
+        self._first, self._frames = number, []
 
     @property
     def count(self) -> int:
-        """How many events there are."""
-        return len(self._frames)
+        """The number that the next event has."""
+        return self._first + len(self._frames)
 
     def end(self) -> None:
         """No event follows."""
@@ -89,9 +90,9 @@ class ResponseEvents:
             while True:
                 if feed is not None and feed.ended.is_set() and not self.is_over:
                     finish(feed)
-                if place < len(self._frames):
-                    yield b"".join(self._frames[place:])
-                    place = len(self._frames)
+                if place < self.count:
+                    yield b"".join(self._frames[max(place - self._first, 0) :])
+                    place = self.count
                 elif self.is_over:
                     return
                 elif not await self._wait():
