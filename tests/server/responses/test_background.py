@@ -1,9 +1,12 @@
 """A response in the background is read later, as often as wanted, and ends whether anybody reads it or not."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.server.responses.responding import (
+    PATH,
     Place,
     check_events,
     events_of,
@@ -80,6 +83,37 @@ def test_a_reader_may_name_any_number_as_the_last_that_it_has_heard(place: Place
     query = {"stream": "true", "starting_after": str(2**53)}
     (event,) = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
     assert (event["sequence_number"], event["type"]) == (2**53 + 1, "response.completed")
+
+
+def test_the_same_request_with_its_key_leaves_the_stream_as_it_was(place: Place, gate: Gate) -> None:
+    def ask() -> str:
+        return str(place.ask("One", background=True, headers={"Idempotency-Key": "once"})["id"])
+
+    def events(after: int) -> list[dict[str, Any]]:
+        query = {"stream": "true", "starting_after": str(after)}
+        return events_of(place.api.http.get(f"/v1/responses/{id}", params=query))
+
+    place.script(HOLD, Reply("Word by word", piece=5))
+    id = ask()
+    gate.reached()
+    assert ask() == id
+    gate.open()
+    told = events(-1)
+    assert [event["delta"] for event in told if event["type"] == "response.output_text.delta"] == ["Word ", "by wo", "rd"]
+    assert ask() == id
+    assert events(5) == told[6:]
+
+
+def test_the_same_streamed_request_with_its_key_reads_the_same_stream(place: Place, gate: Gate) -> None:
+    place.script(HOLD, Reply("Word by word", piece=5))
+    asked = {"model": "helper", "input": "One", "stream": True, "background": True}
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(place.stream, "One", background=True, headers={"Idempotency-Key": "once"})
+        gate.reached()
+        with place.api.http.stream("POST", PATH, json=asked, headers={"Idempotency-Key": "once"}) as second:
+            gate.open()
+            heard = list(parsed(list(second.iter_lines())))
+    assert heard == first.result()
 
 
 def test_a_cancelled_one_says_so_and_leaves_the_conversation_as_it_was(place: Place, gate: Gate) -> None:

@@ -42,34 +42,45 @@ class ResponseReply:
 
     def __init__(self, turn: ResponseTurn) -> None:
         self._turn = turn
+        self._stream = turn.stream  # which is told; that of an earlier request, if this one joined its response
         self._feed: Feed | None = None
 
     async def answer(self) -> Response:
         """The answer, or why there is none."""
         turn = self._turn
         try:
-            feed, _ = await turn.start()
+            feed, is_joined = await turn.start()
         except ForkpointError as error:
             return self._refused(error)
-        self._feed = feed
         if turn.echo.background:
-            turn.call.services.responses.streams.put((turn.call.tenant, feed.turn or ""), (turn.stream, feed))
+            feed = self._shared(feed, is_joined)
+        self._feed = feed
         with feed.awaited():
             if turn.request.stream:
                 return await self._streamed(feed)
             return await (self._background(feed) if turn.echo.background else self._whole(feed))
 
+    def _shared(self, feed: Feed, is_joined: bool) -> Feed:
+        """Keeps the stream of a background response for all who read it, or takes the one that hears a joined turn."""
+        call = self._turn.call
+        streams, place = call.services.responses.streams, (call.tenant, feed.turn or feed.joined or "")
+        if not is_joined:
+            streams.put(place, (self._stream, feed))
+        elif (running := streams.get(place)) is not None:
+            self._stream, feed = running
+        return feed
+
     async def _streamed(self, feed: Feed) -> Response:
         """A stream. Until a model speaks, or for a few seconds, it can still be refused with a status of its own."""
         turn = self._turn
-        waits: list[Awaitable[object]] = [turn.stream.spoke.wait(), feed.ended.wait(), asyncio.sleep(FIRST)]
+        waits: list[Awaitable[object]] = [self._stream.spoke.wait(), feed.ended.wait(), asyncio.sleep(FIRST)]
         if await self._is_gone(feed, *waits):
             return Response(status_code=GONE)
         if feed.error is not None and why_refused(feed.error) is None:
             return self._refused(feed.error)
         turn.has_begun = True
         feed.enter()
-        made = EventStream(turn.stream.frames(feed, turn.call.id), left=feed.leave)
+        made = EventStream(self._stream.frames(feed, turn.call.id), left=feed.leave)
         made.raw_headers += [(name.lower().encode(), value.encode()) for name, value in self._headers().items()]
         return made
 
