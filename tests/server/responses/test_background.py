@@ -10,6 +10,7 @@ from tests.server.responses.responding import (
     Place,
     check_events,
     events_of,
+    function,
     kinds,
     parsed,
     problem,
@@ -75,6 +76,21 @@ def test_a_reader_who_has_heard_more_than_there_is_gets_the_end(place: Place, ga
     events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
     assert [(event["sequence_number"], event["type"]) for event in events] == [(51, "response.completed")]
     check_events(events)
+
+
+def test_a_retold_item_is_told_from_its_beginning_whatever_was_heard_before(place: Place, gate: Gate) -> None:
+    place.script(Reply("Words", calls=(ScriptedCall("mine", '{"at":"sea"}', "a"),)))
+    made = place.ask("One", tools=[function("mine")])
+    for after in range(-1, 12):
+        query = {"stream": "true", "starting_after": str(after)}
+        events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params=query))
+        assert (events[0]["sequence_number"], events[-1]["response"]) == (after + 1, made)
+        begun: set[str] = set()
+        for event in events[:-1]:
+            if event["type"] == "response.output_item.added":
+                begun.add(event["item"]["id"])
+            elif "output_index" in event:
+                assert (event.get("item_id") or event["item"]["id"]) in begun, f"after {after}: {event}"
 
 
 def test_a_reader_may_name_any_number_as_the_last_that_it_has_heard(place: Place, gate: Gate) -> None:

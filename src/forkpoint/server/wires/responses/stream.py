@@ -287,17 +287,27 @@ class ResponseStream:
             self.finish(response)
         self.events.end()
 
-    def finish(self, response: ResponseDocument) -> None:
-        """Tells all items of a response that were not told yet, to their ends, and the last event."""
+    def finish(self, response: ResponseDocument, after: int = -1) -> None:
+        """Tells all items of a response that were not told yet, to their ends, and the last event.
+
+        A reader who has heard the events up to ``after`` from another server, where the text came in more pieces, may
+        have nothing of the item in which that number lies now: this item is told from its beginning under the next
+        numbers.
+        """
         for item in response.output:
+            first = self.events.count
             self._complete(item)
+            if first <= after < self.events.count - 1:
+                self.events.begin_at(after + 1)
+                del self._items[item["id"]]
+                self._complete(item)
         self.events.add(_last(response), response=response)
 
     def tell_again(self, turn: str, response: ResponseDocument, after: int) -> None:
         """Tells a stored response from its beginning. A reader who has heard more events than there are now, for it
         heard the text in pieces, gets the last one under the number that it waits for."""
         self._begin(turn)
-        self.finish(response)
+        self.finish(response, after)
         if self.events.count <= after + 1:
             self.events.begin_at(after + 1)
             self.events.add(_last(response), response=response)
