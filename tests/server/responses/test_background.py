@@ -78,6 +78,16 @@ def test_a_reader_who_has_heard_more_than_there_is_gets_the_end(place: Place, ga
     check_events(events)
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 50])
+def test_a_reader_who_has_heard_everything_gets_the_end_again(place: Place, gate: Gate, beyond: int) -> None:
+    gate.open()
+    told = place.stream("One", background=True)
+    after = told[-1]["sequence_number"] + beyond
+    query = {"stream": "true", "starting_after": str(after)}
+    (event,) = events_of(place.api.http.get(f"/v1/responses/{told[0]['response']['id']}", params=query))
+    assert event == told[-1] | {"sequence_number": after + 1}
+
+
 def test_a_retold_item_is_told_from_its_beginning_whatever_was_heard_before(place: Place, gate: Gate) -> None:
     place.script(Reply("Words", calls=(ScriptedCall("mine", '{"at":"sea"}', "a"),)))
     made = place.ask("One", tools=[function("mine")])

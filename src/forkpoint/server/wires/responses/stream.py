@@ -52,12 +52,11 @@ class ResponseEvents:
         self._first = 0  # the number of the first frame
         self._frames: list[bytes] = []
         self._news: asyncio.Event | None = None  # only while somebody waits for it
-        self.is_over = False
+        self._last: tuple[str, Raw] | None = None  # the kind of the last event, and its response
 
     def add(self, kind: str, **fields: Any) -> None:
         """Appends an event of this kind."""
-        said = {"type": kind, "sequence_number": self.count, **fields}
-        self._frames.append(frame(kind, _on_one_line(encode(said))))
+        self._frames.append(_frame(self.count, kind, fields))
         self._wake()
 
     def add_delta(self, head: bytes, delta: str) -> None:
@@ -75,25 +74,32 @@ class ResponseEvents:
         """The number that the next event has."""
         return self._first + len(self._frames)
 
-    def end(self) -> None:
-        """No event follows."""
-        self.is_over = True
-        self._wake()
+    def end(self, kind: str, response: ResponseDocument) -> None:
+        """Appends the last event."""
+        self._last = kind, Raw(encode(response))
+        self.add(kind, response=self._last[1])
 
     async def read(self, feed: Feed | None, finish: Any, after: int = -1) -> AsyncIterator[bytes]:
-        """The events after a number, to the end of the stream. ``finish`` is called when the feed has ended."""
+        """The events after a number, to the end of the stream. ``finish`` is called when the feed has ended.
+
+        A reader who has heard as many events as there are, or more since another server told the text in pieces, gets
+        the last one again, under the number that it waits for.
+        """
         place = after + 1
         end = None if feed is None else asyncio.ensure_future(feed.ended.wait())
         if end is not None:
             end.add_done_callback(lambda _: self._wake())
         try:
             while True:
-                if feed is not None and feed.ended.is_set() and not self.is_over:
+                if feed is not None and feed.ended.is_set() and self._last is None:
                     finish(feed)
                 if place < self.count:
                     yield b"".join(self._frames[max(place - self._first, 0) :])
                     place = self.count
-                elif self.is_over:
+                elif self._last is not None:
+                    if place == after + 1:
+                        kind, response = self._last
+                        yield _frame(place, kind, {"response": response})
                     return
                 elif not await self._wait():
                     yield KEEP_ALIVE
@@ -283,9 +289,7 @@ class ResponseStream:
             self._fail(feed, feed.error or RuntimeError("it did not end"))
         else:
             self._begin(turn.id)  # it was joined, and told nothing while it ran
-            response = response_of(turn, self.echo)
-            self.finish(response)
-        self.events.end()
+            self.finish(response_of(turn, self.echo))
 
     def finish(self, response: ResponseDocument, after: int = -1) -> None:
         """Tells all items of a response that were not told yet, to their ends, and the last event.
@@ -301,17 +305,12 @@ class ResponseStream:
                 self.events.begin_at(after + 1)
                 del self._items[item["id"]]
                 self._complete(item)
-        self.events.add(_last(response), response=response)
+        self.events.end(_last(response), response)
 
     def tell_again(self, turn: str, response: ResponseDocument, after: int) -> None:
-        """Tells a stored response from its beginning. A reader who has heard more events than there are now, for it
-        heard the text in pieces, gets the last one under the number that it waits for."""
+        """Tells a stored response from its beginning, to a reader who has heard the events up to ``after``."""
         self._begin(turn)
         self.finish(response, after)
-        if self.events.count <= after + 1:
-            self.events.begin_at(after + 1)
-            self.events.add(_last(response), response=response)
-        self.events.end()
 
     def _fail(self, feed: Feed, error: BaseException) -> None:
         turn = self._turn or feed.turn or feed.joined or "00000000-0000-0000-0000-000000000000"
@@ -326,7 +325,7 @@ class ResponseStream:
             self._complete(output[0])
         why_failed = ResponseError(code, said["message"])
         failed = failed_response(turn, self._started, self.echo, why_failed, status=status, output=output)
-        self.events.add("response.failed", response=failed)
+        self.events.end("response.failed", failed)
 
     def _complete(self, document: dict[str, Any]) -> None:
         item = self._items.get(document["id"])
@@ -413,6 +412,10 @@ class _ToldItem:
     @property
     def place(self) -> dict[str, Any]:
         return {"item_id": self.id, "output_index": self.index}
+
+
+def _frame(number: int, kind: str, fields: dict[str, Any]) -> bytes:
+    return frame(kind, _on_one_line(encode({"type": kind, "sequence_number": number, **fields})))
 
 
 def _on_one_line(said: bytes) -> bytes:
