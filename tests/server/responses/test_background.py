@@ -19,7 +19,7 @@ from tests.server.responses.responding import (
 )
 from tests.server.support.turning import Gate, left_nothing
 
-from forkpoint.testing import Reply, ScriptedCall
+from forkpoint.testing import Fault, Reply, ScriptedCall
 
 HOLD = Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
 
@@ -35,6 +35,10 @@ def place(gate: Gate) -> Iterator[Place]:
         yield place
         gate.open()
         left_nothing(place.server)
+
+
+def deltas(events: list[dict[str, Any]]) -> list[str]:
+    return [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
 
 
 def test_it_is_in_progress_until_it_is_completed(place: Place, gate: Gate) -> None:
@@ -111,25 +115,6 @@ def test_a_reader_may_name_any_number_as_the_last_that_it_has_heard(place: Place
     assert (event["sequence_number"], event["type"]) == (2**53 + 1, "response.completed")
 
 
-def test_the_same_request_with_its_key_leaves_the_stream_as_it_was(place: Place, gate: Gate) -> None:
-    def ask() -> str:
-        return str(place.ask("One", background=True, headers={"Idempotency-Key": "once"})["id"])
-
-    def events(after: int) -> list[dict[str, Any]]:
-        query = {"stream": "true", "starting_after": str(after)}
-        return events_of(place.api.http.get(f"/v1/responses/{id}", params=query))
-
-    place.script(HOLD, Reply("Word by word", piece=5))
-    id = ask()
-    gate.reached()
-    assert ask() == id
-    gate.open()
-    told = events(-1)
-    assert [event["delta"] for event in told if event["type"] == "response.output_text.delta"] == ["Word ", "by wo", "rd"]
-    assert ask() == id
-    assert events(5) == told[6:]
-
-
 def test_the_same_streamed_request_with_its_key_reads_the_same_stream(place: Place, gate: Gate) -> None:
     place.script(HOLD, Reply("Word by word", piece=5))
     asked = {"model": "helper", "input": "One", "stream": True, "background": True}
@@ -139,7 +124,24 @@ def test_the_same_streamed_request_with_its_key_reads_the_same_stream(place: Pla
         with place.api.http.stream("POST", PATH, json=asked, headers={"Idempotency-Key": "once"}) as second:
             gate.open()
             heard = list(parsed(list(second.iter_lines())))
-    assert heard == first.result()
+    told = first.result()
+    assert heard == told == place.stream("One", background=True, headers={"Idempotency-Key": "once"})
+    assert deltas(told) == ["Word ", "by wo", "rd"]
+    query = {"stream": "true", "starting_after": "5"}
+    rest = events_of(place.api.http.get(f"/v1/responses/{told[0]['response']['id']}", params=query))
+    assert rest == told[6:]
+
+
+def test_a_model_that_is_asked_again_after_a_cut_is_told_once(gate: Gate) -> None:
+    cut = Reply("Hello there my friend", piece=5, fault=Fault("cut", 2))
+    with responding(HOLD, cut, Reply("Hello there my friend", piece=5), tools=[gate.tool], attempts=2) as place:
+        made = place.ask("One", background=True)
+        gate.reached()
+        gate.open()
+        events = events_of(place.api.http.get(f"/v1/responses/{made['id']}", params={"stream": "true"}))
+        assert events[-1]["type"] == "response.completed"
+        assert "".join(deltas(events)) == text_of(events[-1]["response"]) == "Hello there my friend"
+        left_nothing(place.server)
 
 
 def test_a_cancelled_one_says_so_and_leaves_the_conversation_as_it_was(place: Place, gate: Gate) -> None:

@@ -132,7 +132,8 @@ def delta_head(kind: str, **fields: Any) -> bytes:
 class ResponseStream:
     """Tells a turn as the events of a response, while it runs.
 
-    An answer that must have a form is held back until it has it: a client cannot take back words that it has read. The
+    An answer that must have a form is held back until it has it: a client cannot take back words that it has read. So
+    is a response in the background that nobody asked for as a stream, for its model is asked again after a cut. The
     answer of a turn that is resumed is held back too, since its first words were told when it ran before.
     """
 

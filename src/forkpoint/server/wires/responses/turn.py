@@ -97,7 +97,8 @@ class ResponseTurn:
         self._digest = digest_of(body + self._said_by_headers).hex()
         has_form = self.request.output or self._services.agents.named(self._agent_name).output
         is_told = self.request.stream or self.echo.background
-        self.stream = ResponseStream(self.echo, holds=has_form is not None, tells=is_told)
+        holds = has_form is not None or not self.request.stream  # else no model is asked again once it has spoken
+        self.stream = ResponseStream(self.echo, holds=holds, tells=is_told)
         self._is_retry = is_retry(headers)
         self._client_retries = RETRIES in headers  # OpenAI's own packages, which retry by themselves, count there
         self.has_begun = False  # whether a stream was begun: then no package retries it
