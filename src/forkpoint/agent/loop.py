@@ -280,13 +280,14 @@ class Loop:
         steps = self._journal.so_far
         self._prompt = self._prompt.then(steps[self._shown :])
         self._shown = len(steps)
+        is_final, is_judged = self._run.terms.final, self._hooks.has("turn_end")
         outcome = await self._models.call(
             self._agent.llm,
             self._prompt,
             self._run.context,
             self._options_now(standing),
-            heard=self._tell,
-            final=self._run.terms.final,
+            heard=None if is_final and is_judged else self._tell,
+            final=is_final and not is_judged,
             retried=self._run.terms.retried,
             record=self._record,
             admit=self._run.admit,

@@ -33,6 +33,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     - ``attended``: somebody can approve calls. If not, a call that needs an approval is denied, or run if the agent
       says so.
     - ``final``: what was told of an answer cannot be taken back, so no model is asked again once it has spoken.
+      Where a hook may still object to the answer, nothing of it is told before it is committed.
     - ``retried``: says whether whoever asked will ask again by itself if the turn fails now. As long as it says so, a
       model is not asked again here after a passing failure: retries of both sides would multiply.
     - ``client``: a client is there that can answer calls of its own tools. Sub-agents have none.

@@ -9,6 +9,7 @@ from tests.server.chat.lists_of_messages import answer, function, look, result
 from tests.server.support.serving import served
 from tests.server.support.turning import Api, left_nothing, using
 
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.testing import ModelServer, Reply, Script, ScriptedCall
 
 TOOLS = [function("mine", at="string")]
@@ -120,3 +121,19 @@ def test_characters_that_some_take_for_the_end_of_a_line_do_not_stand_in_one(pla
         assert spoken(response).text == expected
     place.models.script = Script([Reply(text)])
     assert said(post(place.api.http)) == text
+
+
+def test_an_answer_that_a_hook_sends_back_is_never_told() -> None:
+    def odd(context: HookContext) -> Block | None:
+        return Block("say it better") if "Bad" in str(context.answer) else None
+
+    with (
+        ModelServer(Script([DONE])) as models,
+        served("memory:", agents_at(models, hooks=[Hook("turn_end", function=odd)])) as server,
+        using(server.url) as api,
+    ):
+        _, stream = Place(api, models).streamed(
+            Reply("Bad words", reasoning="Bad thought"), Reply("Good words", piece=4)
+        )
+        assert (stream.text, "Bad" in str(stream.chunks)) == ("Good words", False)
+        left_nothing(server)

@@ -9,6 +9,7 @@ from tests.server.responses.responding import Place, function, kinds, problem, r
 from tests.server.support.turning import left_nothing
 
 from forkpoint.agent import tool
+from forkpoint.agent.hooks.hook import Block, Hook, HookContext
 from forkpoint.llm.scripts import FaultKind
 from forkpoint.testing import Fault, Reply, Script, ScriptedCall
 
@@ -19,6 +20,11 @@ CUSTOM = {"type": "custom", "name": "shell", "description": "Runs a line."}
 def look(what: str) -> str:
     """Looks."""
     return f"{what} is there"
+
+
+def odd(context: HookContext) -> Block | None:
+    """Objects to bad words."""
+    return Block("say it better") if "Bad" in str(context.answer) else None
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +126,15 @@ def test_a_form_is_told_once_it_is_right(place: Place) -> None:
     }
     final = place.stream("Hi", text={"format": format})[-1]["response"]
     assert json.loads(text_of(final)) == {"a": 1}
+
+
+def test_an_answer_that_a_hook_sends_back_is_never_told() -> None:
+    with responding(Reply("Bad words"), Reply("Good words", piece=4), hooks=[Hook("turn_end", function=odd)]) as place:
+        events = place.stream("Hi")
+        assert "".join(event["delta"] for event in events if event["type"].endswith(".delta")) == "Good words"
+        assert ids(events) == [item["id"] for item in events[-1]["response"]["output"]]
+        assert [event["type"] for event in events].count("response.output_item.added") == 1
+        left_nothing(place.server)
 
 
 @pytest.mark.parametrize("kind", ["cut", "malformed", "unfinished", "overloaded"])

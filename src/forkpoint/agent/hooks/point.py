@@ -28,6 +28,10 @@ class HookPoint:
         self._journal = journal
         self._mask = mask
 
+    def has(self, moment: Moment) -> bool:
+        """Whether anything runs at a moment."""
+        return moment in self._moments
+
     async def begin(self) -> str | None:
         """Runs the hooks of a turn's start and of what the user said; the reason if one blocks."""
         blocked = await self.at("turn_start")
