@@ -19,6 +19,8 @@ from tests.server.responses.responding import (
 )
 from tests.server.support.turning import Gate, left_nothing
 
+from forkpoint.server.settings import ServerSettings
+from forkpoint.server.wires.responses.ids import response_id
 from forkpoint.testing import Fault, Reply, ScriptedCall
 
 HOLD = Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
@@ -167,3 +169,37 @@ def test_nobody_goes_on_from_one_that_runs(place: Place, gate: Gate) -> None:
     gate.reached()
     refused = place.post("Two", previous_response_id=made["id"])
     assert problem(refused)[1] == "previous_response_not_found"
+
+
+def test_a_turn_that_waits_for_an_approval_says_so_and_can_be_cancelled(gate: Gate) -> None:
+    with responding(HOLD, Reply("Next"), tools=[gate.tool], approval="always") as place:
+        conversation = place.api.create(agent="helper")
+        waiting = place.api.run(conversation, "One").json()
+        assert waiting["outcome"] == "awaiting_approval"
+        id = response_id(waiting["id"])
+        assert place.get(id)["status"] == "in_progress"
+        path = f"/v1/responses/{id}"
+        last = events_of(place.api.http.get(path, params={"stream": "true"}))[-1]
+        assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+        assert "waits for an approval" in last["response"]["error"]["message"]
+        assert place.api.http.post(f"{path}/cancel").json()["status"] == place.get(id)["status"] == "cancelled"
+        assert text_of(place.ask("Two", conversation=conversation)) == "Next"
+
+
+def test_whoever_waits_for_a_response_of_another_stream_hears_that_it_is_alive(gate: Gate) -> None:
+    settings = ServerSettings(heartbeat=0.05)
+    with (
+        responding(HOLD, Reply("Done"), tools=[gate.tool], settings=settings) as place,
+        ThreadPoolExecutor() as threads,
+    ):
+        conversation = place.api.create(agent="helper")
+        asked = threads.submit(place.ask, "One", conversation=conversation)
+        gate.reached()
+        turn = place.api.get(f"{conversation}/turns")["items"][-1]["id"]
+        query = {"stream": "true"}
+        with place.api.http.stream("GET", f"/v1/responses/{response_id(turn)}", params=query) as response:
+            lines = response.iter_lines()
+            assert next(lines) == ": keep-alive"
+            gate.open()
+            events = list(parsed(list(lines)))
+        assert events[-1]["response"] == asked.result()

@@ -20,7 +20,7 @@ from forkpoint.server.wires.identity import IGNORED, STATUS, TURN
 from forkpoint.server.wires.responses.document import ResponseDocument, encode, response_of
 from forkpoint.server.wires.responses.ids import turn_of_response
 from forkpoint.server.wires.responses.request import Echo
-from forkpoint.server.wires.responses.stream import ResponseStream, why_refused
+from forkpoint.server.wires.responses.stream import KEEP_ALIVE, ResponseStream, why_refused
 from forkpoint.server.wires.responses.turn import ResponseTurn
 
 FIRST = 5.0
@@ -181,7 +181,13 @@ def streamed_again(call: ApiCall, turn: Turn, echo: Echo, after: int) -> Respons
 
 async def _told_anew(call: ApiCall, turn: Turn, echo: Echo, after: int) -> AsyncIterator[bytes]:
     """The events of a response that this server has not told: only what is committed is known, and told whole."""
-    turn = await ended(call, turn.conversation, turn.id)
+    end = asyncio.ensure_future(ended(call, turn.conversation, turn.id))
+    try:
+        while not (await asyncio.wait((end,), timeout=call.services.settings.heartbeat))[0]:
+            yield KEEP_ALIVE
+    finally:
+        end.cancel()
+    turn = end.result()
     stream = ResponseStream(echo, holds=True, tells=True)
     stream.tell_again(turn.id, found_document(call, turn, echo), after)
     async for some in stream.events.read(None, None, after):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from forkpoint.errors import NoSuchTurn
 from forkpoint.server.http.call import JSON, CallMade, Calls
 from forkpoint.server.http.call import answer as document
+from forkpoint.server.live.feed import tell_end
 from forkpoint.server.wires.chat.route import NAMED
 from forkpoint.server.wires.identity import CREATE, FORK_FROM, IGNORED, RETRIES, STATUS, TURN
 from forkpoint.server.wires.responses import reply
@@ -133,11 +134,14 @@ async def delete_response(call: CallMade, response: _ID) -> Response:
 async def cancel_response(call: CallMade, response: _ID) -> Response:
     """Cancel a response, and give it as it ended. One that came to an end before is given as it is."""
     turn, echo = await reply.found_response(call, response)
-    if turn.outcome in {"running", "interrupted"}:
-        try:
+    try:
+        if turn.outcome in {"running", "interrupted"}:
             turn = await call.backend.turns.cancel(turn.conversation, turn.id)
-        except NoSuchTurn:
-            turn, echo = await reply.found_response(call, response)
+        elif turn.outcome == "awaiting_approval":
+            turn = await call.backend.turns.discard(turn.conversation, turn.id)
+            tell_end(turn, call.services.watching.mailboxes(call.tenant, turn.conversation))
+    except NoSuchTurn:
+        turn, echo = await reply.found_response(call, response)
     return Response(encode(reply.found_document(call, turn, echo)), media_type=JSON)
 
 

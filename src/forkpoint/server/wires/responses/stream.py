@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Update
@@ -41,6 +42,13 @@ from forkpoint.server.wires.responses.request import Echo
 from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
 
 KEEP_ALIVE = b": keep-alive\n\n"
+STILL_OPEN = ResponseError(
+    "server_error",
+    "The stream ends here, and the response may go on: it waits for an approval, or another server takes it over. "
+    "Read it later to see how it ended.",
+)
+"""Why a stream ends before its response does."""
+
 SILENCE = 10.0
 """Seconds of silence after which a stream says that it is alive."""
 
@@ -299,6 +307,8 @@ class ResponseStream:
         have nothing of the item in which that number lies now: this item is told from its beginning under the next
         numbers.
         """
+        if response.status == "in_progress":
+            response = replace(response, status="failed", error=STILL_OPEN)
         for item in response.output:
             first = self.events.count
             self._complete(item)
