@@ -88,12 +88,14 @@ def test_an_accepted_turn_goes_on_after_its_database_was_away(
     message = steps([["note", {"line": "before"}]], gate.step(), [["note", {"line": "after"}]])
     with start(tmp_path, "--store", database.url()) as server, using(server.url) as api:
         id = api.create()
-        turn = api.run(id, message, prefer="respond-async").json()["id"]
-        with gate.reached() as waiting:
+        turn = api.run(id, message, key="k", prefer="respond-async").json()["id"]
+        with gate.reached() as waiting, api.stream(id, message, key="k") as joined:
+            joined.until("snapshot")
             database.stop(how)
             waiting.go()  # its result cannot be written
             until(api.http, 503)
             server.until_logged("what was asked for failed")
+            assert joined.until("turn", "error")[-1][1]["error"]["code"] == "outcome_unknown"
         database.start()
         until(api.http, 200)
         ended = api.turn(id, turn, wait=PATIENCE - 5)

@@ -27,6 +27,7 @@ from tests.server.support.turning import (
     left_nothing,
     model,
     using,
+    waiting,
 )
 
 from forkpoint.agent import Agent
@@ -80,16 +81,6 @@ def started(server: Served) -> None:
     deadline = time.monotonic() + PATIENCE
     while server.services.turns.is_idle:
         assert time.monotonic() < deadline, "nothing was asked for"
-        time.sleep(0.002)
-
-
-def waiting(server: Served, conversation: str, requests: int) -> None:
-    """Waits until so many requests wait for the turn that runs there."""
-    feed = server.services.turns.feed("default", conversation)
-    assert feed is not None
-    deadline = time.monotonic() + PATIENCE
-    while feed._waiters < requests:
-        assert time.monotonic() < deadline, "nobody waits for the turn"
         time.sleep(0.002)
 
 

@@ -108,13 +108,15 @@ class _Judging:
         self._reference = reference
         fault = run.fault
         self._left_open = fault is not None and fault.lasting  # its end could not be written yet
-        closed = fault is not None and fault.how == "store closed"
-        self._died = run.told == "killed" or closed or (self._left_open and elsewhere)  # with what only memory held
+        self._closed = fault is not None and fault.how == "store closed"
+        self._died = (
+            run.told == "killed" or self._closed or (self._left_open and elsewhere)
+        )  # with what only memory held
 
     async def settle(self) -> None:
         """The disk answers again, and so it can be told what became of the turn."""
         run = self._run
-        if run.conversation is None:  # its own process has done so
+        if run.conversation is None or self._closed:  # its own process has done so, or cannot ask any more
             return
         assert isinstance(run.error, OutcomeUnknown)
         try:
@@ -161,7 +163,8 @@ class _Judging:
                 ends = self._ends("cancelled", *(["failed"] if self._raises() else []))
                 check(outcome in ends, f"it was cancelled, and the turn is {outcome}")
             case "unknown":
-                check(outcome in self._ends("failed"), f"it was settled, and the turn is {outcome}")
+                ends = self._ends("failed", *(["interrupted"] if self._closed else []))
+                check(outcome in ends, f"it was settled, and the turn is {outcome}")
             case "refused" | "raised":
                 check(outcome == run.start.stood, f"{run.error!r} was raised, and yet the turn is {outcome}")
             case "killed":
@@ -315,9 +318,8 @@ class _Judging:
         return {start.stood, *ends, "committed", *(["awaiting_approval"] if start.asks else [])}
 
     def _ended(self, found: str | None, wanted: str) -> None:
-        fault = self._run.fault
         open = self._left_open and found == "running"
-        open = open or (fault is not None and fault.how == "store closed" and found == "interrupted")
+        open = open or (self._closed and found == "interrupted")
         check(found == wanted or open, f"the caller heard that it {wanted}, and the turn is {found}")
 
     def _raises(self) -> bool:

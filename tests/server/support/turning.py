@@ -149,6 +149,16 @@ def asked_for(server: Served, requests: int) -> None:
         time.sleep(0.002)
 
 
+def waiting(server: Served, conversation: str, requests: int) -> None:
+    """Waits until so many requests wait for the turn that runs there."""
+    feed = server.services.turns.feed("default", conversation)
+    assert feed is not None
+    deadline = time.monotonic() + PATIENCE
+    while feed._waiters < requests:
+        assert time.monotonic() < deadline, "nobody waits for the turn"
+        time.sleep(0.002)
+
+
 def left_nothing(server: Served) -> None:
     """Waits until nothing runs there, and looks for what may be left of it."""
     turns = server.services.turns

@@ -19,7 +19,7 @@ from forkpoint.engine.turns.reader import read_turn
 from forkpoint.engine.turns.trace import traced
 from forkpoint.engine.turns.transaction import Transaction
 from forkpoint.engine.turns.unended import UnendedTurns
-from forkpoint.errors import Busy, ConversationClosed, ForkpointError
+from forkpoint.errors import Busy, ConversationClosed, ForkpointError, OutcomeUnknown
 from forkpoint.polling import pauses
 from forkpoint.store.protocol import Store
 from forkpoint.store.values import OpenTurn, StopReason, StoredTurn
@@ -47,6 +47,7 @@ class RunningTurn:
         self.is_promised = False  # its begin has put on disk that somebody was promised it
         self.has_moved = False  # its commit was noted in memory
         self.ended: Turn | None = None  # as callbacks were told
+        self.unknown: OutcomeUnknown | None = None  # why nobody was told how it ended
 
     def cancel(self) -> None:
         self.scope.cancel()
@@ -117,10 +118,12 @@ class ActiveTurns:
         return self.runs(conversation, turn) and self._running[conversation].is_promised
 
     async def cancel(self, conversation: str) -> Turn:
-        """Stops the turn that runs here in a conversation, and gives it as it ended."""
+        """Stops the turn that runs here in a conversation, and gives it as it ended. Raises `OutcomeUnknown`."""
         running = self._running[conversation]
         running.cancel()
         await running.done.wait()
+        if running.unknown is not None:
+            raise running.unknown
         return running.ended or await read_turn(self._store, running.turn)
 
     async def join(self, record: StoredTurn, tell: Callback) -> Turn:

@@ -348,7 +348,7 @@ class TurnRunner:
     async def settle(self, id: str, turn: str) -> Turn:
         """Asks the disk how a turn of unknown outcome ended."""
         await self.reader.own(id, turn, "settle")
-        await self.store.settle(turn)
+        await self.unended.settle(id, turn)
         return await read_turn(self.store, turn)
 
     async def condense(
@@ -607,11 +607,14 @@ class TurnRunner:
                 if (
                     running.ended is None and transaction.is_ended and transaction.lost is None
                 ):  # whoever follows it hears how it ended
-                    running.ended = await finished(transaction.cancelled)
-                    tell(running.ended)
+                    with suppress(OutcomeUnknown):
+                        running.ended = await finished(transaction.cancelled)
+                        tell(running.ended)
                 raise
-            except OutcomeUnknown:
-                self.unended.add_unknown(opened.conversation, opened.id)
+            except OutcomeUnknown as unknown:
+                running.unknown = unknown
+                if transaction.is_ended:  # else its end is written first, and is known then
+                    self.unended.add_unknown(opened.conversation, opened.id)
                 raise
             except TurnFailed as failed:
                 if isinstance(failed.cause, ContextTooLong):

@@ -9,8 +9,9 @@ This is the transaction that everything else stands on::
 
 Whatever happens between begin and commit ends in exactly one of these, or the process dies or hands the turn over, and
 the turn is `interrupted`: open, with its journal, for somebody to resume or discard. "Done" is said after the commit.
-"Failed" is said when it is certain that nothing was committed; what the store cannot tell is raised as
-`OutcomeUnknown`, never guessed. Tests: tests/conversation/test_turns.py.
+"Failed" is said when it is certain that nothing was committed, and that nobody goes on with the turn by itself. What
+the store cannot tell is raised as `OutcomeUnknown`, never guessed.
+Tests: tests/conversation/test_turns.py, tests/server/test_unended.py.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,6 +39,7 @@ from forkpoint.errors import (
     CommitFailed,
     ForkpointError,
     OutcomeUnknown,
+    StoreError,
     StoreUnavailable,
     TurnFailed,
     TurnLost,
@@ -86,6 +88,14 @@ class Plan(Struct, frozen=True):
     stored: Agent | None = None
 
 
+class _Unended(Struct, frozen=True):
+    """An end that the disk did not take."""
+
+    error: TurnError | None  # None: the turn was cancelled
+    unless_accepted: bool  # whether an accepted turn is left open instead
+    why: Exception  # why the disk did not take it
+
+
 class Transaction:
     """One turn that this process holds, from wherever its journal stands to its end."""
 
@@ -112,20 +122,22 @@ class Transaction:
         self.answered_by: Agent | None = None  # who was asked, once that is known
         self.cache: JsonText | None = None  # the cache identity that the commit brought, if another
         self.settings: JsonText | None = None  # and the settings
-        # An end that the disk did not take: why, and whether an accepted turn is left open instead.
-        self._unended: tuple[TurnError | None, bool] | None = None
+        self._outcome: Outcome | None = None  # once the store has said how the turn stands without this process
+        self._unended: _Unended | None = None
         self._mending = anyio.Lock()
         self.lost: TurnLost | None = None  # it was to be cancelled, and was another process's already
 
     async def run(
         self, plan: Callable[[Sequence[StagedEvent]], Awaitable[Plan]], tell: Callback, started: TurnStarted
     ) -> Turn:
-        """The turn, committed or waiting. Raises `TurnFailed` or `TurnCancelled`, and then nothing has moved.
+        """The turn, committed or waiting. Raises `TurnFailed` or `TurnCancelled`, and then nothing has moved; or
+        `OutcomeUnknown`, if the store does not say how the turn ends.
 
         ``plan`` is asked for when the turn is held, with the steps that are there already; whatever it raises ends
         the turn as well.
         """
         base: Rendering | None = None
+        turn: Turn | None = None
         try:
             if not started.resumed:
                 tell(started)
@@ -150,7 +162,7 @@ class Transaction:
                 case Waiting():
                     await self._steps.flush()
                     self._ending = True
-                    await self._store.wait(self._steps.turn)
+                    self._outcome = (await self._store.wait(self._steps.turn)).outcome
                 case _ as never:
                     assert_never(never)
         except TurnLost:
@@ -158,14 +170,13 @@ class Transaction:
         except Exception as error:
             if self._ending and isinstance(error, OutcomeUnknown):
                 raise  # only the disk knows, and will say when it is asked to settle it
-            await self._fail(error)
+            turn = await self._fail(error)
         except BaseException:
             await self._cancel()
             raise
-        turn = self._as_committed
+        turn = turn or self._as_committed
         if turn is None:
-            outcome: Outcome = "committed" if self.committed else "awaiting_approval"
-            turn = await finished(lambda: self._read(outcome))  # it is on disk: whoever cancels now is too late
+            turn = await finished(self._read)  # it is on disk: whoever cancels now is too late
         events = [event for event in turn.events if isinstance(event, Event)]
         if self.committed is not None and base is not None and events:
             before = self._steps.turn.base.digest
@@ -210,6 +221,7 @@ class Transaction:
             self._ending = False
             await self._steps.catch_up()
             return False
+        self._outcome = "committed"
         return True
 
     async def _loop(self, plan: Plan, tell: Callback, since: float, after: Done | None = None) -> Done | Waiting:
@@ -219,46 +231,61 @@ class Transaction:
         loop = Loop(run, self._models, self._steps, tell, since=since)
         return await (loop.run(after) if team is None else team.during(lambda: loop.run(after)))
 
-    async def _fail(self, cause: Exception) -> None:
-        """Ends the turn as failed. Raises `TurnFailed`; returns if the turn was committed after all."""
+    async def _fail(self, cause: Exception) -> Turn:
+        """Ends the turn as failed, and raises `TurnFailed`. Returns the turn if it was committed after all.
+
+        Raises `StoreUnavailable` if the turn goes on elsewhere, and `OutcomeUnknown` if nobody can tell yet.
+        """
         code = cause.code if isinstance(cause, ForkpointError) else "error"
         why = masked(cause.message() if isinstance(cause, ForkpointError) else f"{type(cause).__name__}: {cause}")
         turn = await finished(lambda: self._failed(cause, TurnError(code, why)))
         if turn.outcome == "committed":
-            return
+            return turn
         if turn.outcome == "interrupted" and isinstance(cause, STORE_FAILED):  # it goes on, so it has not failed
             raise StoreUnavailable(cause.path, cause.detail) from cause
         raise TurnFailed(self._id, why, tools_of(turn), turn, cause) from cause
 
     async def _failed(self, cause: Exception, error: TurnError) -> Turn:
-        if not isinstance(cause, CommitFailed):  # then the store has ended it already
+        if not isinstance(cause, CommitFailed):  # then the store has ended it already, or left it open
             await self._end(error, unless_accepted=isinstance(cause, STORE_FAILED))
-        return await self._read("failed", error)
+        return await self._read(error) if self._unended is None else await self._as_it_will_end("failed", error)
 
     @property
     def is_ended(self) -> bool:
         """Whether its end is written. One that the disk did not take still holds its conversation."""
         return self._unended is None
 
+    @property
+    def turn(self) -> str:
+        """The turn's id."""
+        return self._id
+
+    def check_ended(self) -> None:
+        """Raises `OutcomeUnknown` if its end is not written."""
+        if self._unended is not None:
+            raise self._unknown(self._unended.why)
+
     async def end(self) -> None:
         """Writes the end that the disk did not take, with all that is known of the turn, if it takes it now."""
         async with self._mending:
-            if self._unended is not None:
-                error, unless_accepted = self._unended
+            if (left := self._unended) is not None:
                 with suppress(TurnLost):
-                    await finished(lambda: self._end(error, unless_accepted=unless_accepted))
+                    await finished(lambda: self._end(left.error, unless_accepted=left.unless_accepted))
 
     async def cancelled(self) -> Turn:
         """The turn after its cancellation. If its commit was faster, it says so. Raises `TurnLost` if the turn was
-        another process's already. A turn that was handed over is `interrupted` as soon as this process is gone."""
+        another process's already, and `OutcomeUnknown` if somebody else may go on with it. A turn that was handed over
+        is `interrupted` as soon as this process is gone."""
         if self.lost is not None:
             raise self.lost
-        outcome: Outcome = "interrupted" if self.is_handed_over else "cancelled"
-        turn = await self._read(outcome)
-        return replace(turn, outcome=outcome) if turn.outcome == "running" else turn
+        if self._unended is not None:
+            return await self._as_it_will_end("cancelled")
+        turn = await self._read()
+        return replace(turn, outcome="interrupted") if turn.outcome == "running" and self.is_handed_over else turn
 
     async def _cancel(self) -> None:
         if self.is_handed_over:
+            self._outcome = "interrupted"
             with suppress(Exception):  # then the turn goes on from an earlier step, as after a crash
                 await finished(self._steps.flush)
             return
@@ -276,22 +303,48 @@ class Transaction:
             await self._steps.make_sure()  # what is on disk already must not be counted again
             turn, usage = self._steps.turn, self._steps.unrecorded
             if error is None:
-                await self._store.cancel(turn, usage=usage)
+                ended = await self._store.cancel(turn, usage=usage)
             else:
-                await self._store.fail(turn, error, usage=usage, unless_accepted=unless_accepted)
+                ended = await self._store.fail(turn, error, usage=usage, unless_accepted=unless_accepted)
         except TurnLost as lost:
             self._unended = None
-            if lost.outcome != "committed" or not self._ending:  # else our own commit was faster
+            if lost.outcome != "committed" or not self._ending:
                 raise
-        except Exception:  # whatever a store may raise: the end is not forgotten
-            self._unended = (error, unless_accepted)
+            self._outcome = "committed"  # our own commit was faster
+        except Exception as why:  # whatever a store may raise: the end is not forgotten
+            self._unended = _Unended(error, unless_accepted, why)
         else:
-            self._unended = None
+            self._unended, self._outcome = None, ended.outcome
 
-    async def _read(self, outcome: Outcome, error: TurnError | None = None) -> Turn:
-        """The turn as it stands; from memory if the store cannot be read, for its outcome is certain."""
+    async def _read(self, error: TurnError | None = None) -> Turn:
+        """The turn as it stands. If the store cannot be read it is made from memory, if its outcome is certain."""
         try:
             return await read_turn(self._store, self._id)
-        except Exception:  # whatever it is, it does not change what is certain
+        except Exception as unread:  # whatever it is, it does not change what is certain
+            if self._outcome is None:
+                raise self._unknown(unread) from unread
             steps, spent = tuple(self._steps.so_far), self._steps.spent
-            return Turn(self._id, self._conversation, outcome, (), steps, spent, error)
+            return Turn(self._id, self._conversation, self._outcome, (), steps, spent, error)
+
+    async def _as_it_will_end(self, outcome: Outcome, error: TurnError | None = None) -> Turn:
+        """The turn with the end that the disk did not take. Raises `OutcomeUnknown` if it may end in another way.
+
+        That is so if somebody was promised it, or nobody can tell: then another process goes on with the turn if only
+        the store has failed, and also if this process dies before the end is written. A turn that nobody was promised
+        ends as is told now, even if somebody is promised it later.
+        """
+        assert self._unended is not None
+        try:
+            turn = await read_turn(self._store, self._id)
+        except Exception as unread:
+            raise self._unknown(unread) from self._unended.why
+        if turn.accepted or turn.outcome != "running":
+            raise self._unknown(self._unended.why) from self._unended.why
+        self._unended = replace(self._unended, unless_accepted=False)
+        return replace(turn, outcome=outcome, error=error)
+
+    def _unknown(self, why: Exception) -> OutcomeUnknown:
+        path, detail = (
+            (why.path, getattr(why, "detail", why.fact())) if isinstance(why, StoreError) else ("?", str(why))
+        )
+        return OutcomeUnknown(path, "turn", self._id, f"its end could not be written: {masked(detail)}")

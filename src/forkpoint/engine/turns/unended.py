@@ -8,6 +8,7 @@ from forkpoint.engine.condensation import PathCondenser
 from forkpoint.engine.turns.transaction import Transaction
 from forkpoint.errors import ForkpointError, NotFound, OutcomeUnknown
 from forkpoint.store.protocol import Store
+from forkpoint.store.values import Outcome
 
 
 class UnendedTurns:
@@ -51,6 +52,13 @@ class UnendedTurns:
             if transaction.is_ended and self._unended.get(conversation) is transaction:
                 del self._unended[conversation]
         await self.end_beneath(conversation)
+
+    async def settle(self, conversation: str, turn: str) -> Outcome:
+        """How a turn stands, for certain. Raises `OutcomeUnknown` while the disk does not take its end."""
+        await self.end(conversation)
+        if (left := self._unended.get(conversation)) is not None and left.turn == turn:
+            left.check_ended()
+        return await self._store.settle(turn)
 
     async def end_beneath(self, parent: str) -> None:
         """The same for the sub-agents of a conversation. What the disk does not take now either is left for later."""

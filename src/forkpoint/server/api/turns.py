@@ -183,7 +183,14 @@ async def get_turn(
     return answer(public_turn(await call.backend.turns.read(info.id, turn), events=True))
 
 
-@calls("POST", "/turns/{turn}/cancel", role="use", takes=Nothing, gives=TurnDocument, raises="not_found no_such_turn")
+@calls(
+    "POST",
+    "/turns/{turn}/cancel",
+    role="use",
+    takes=Nothing,
+    gives=TurnDocument,
+    raises="not_found no_such_turn outcome_unknown",
+)
 async def cancel_turn(call: CallMade, id: Conversation, turn: Turn) -> Response:
     """Cancel a turn, whichever process runs it, and wait for its outcome. Too late, it says `committed`.
 

@@ -172,7 +172,7 @@ def found_document(call: ApiCall, turn: Turn, echo: Echo) -> ResponseDocument:
 def streamed_again(call: ApiCall, turn: Turn, echo: Echo, after: int) -> Response:
     """The events of a response after a number: as they were told, or made anew of what is stored."""
     running = call.services.responses.streams.get((call.tenant, turn.id))
-    if running is not None:
+    if running is not None and not running[0].is_open:
         stream, feed = running
         feed.enter()
         return EventStream(stream.frames(feed, call.id, after), left=feed.leave)

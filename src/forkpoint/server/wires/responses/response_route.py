@@ -130,7 +130,14 @@ async def delete_response(call: CallMade, response: _ID) -> Response:
     return document(ResponseDeleted(response))
 
 
-@calls("POST", "/v1/responses/{response}/cancel", role="use", openai=True, gives=ResponseDocument, raises="not_found")
+@calls(
+    "POST",
+    "/v1/responses/{response}/cancel",
+    role="use",
+    openai=True,
+    gives=ResponseDocument,
+    raises="not_found outcome_unknown",
+)
 async def cancel_response(call: CallMade, response: _ID) -> Response:
     """Cancel a response, and give it as it ended. One that came to an end before is given as it is."""
     turn, echo = await reply.found_response(call, response)

@@ -15,7 +15,7 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
 from forkpoint.clock import system_clock as now
-from forkpoint.errors import RequestRefused, TurnCancelled, TurnFailed
+from forkpoint.errors import OutcomeUnknown, RequestRefused, StoreUnavailable, TurnCancelled, TurnFailed
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import frame
 from forkpoint.server.wires.errors import document as error_document
@@ -152,6 +152,7 @@ class ResponseStream:
         self.spoke = asyncio.Event()  # a model said something
         self.ran_tools = False  # tools of ours, whose work stays done
         self.tried_again = False  # the model was asked again here after a failure
+        self.is_open = False  # its last event does not say how the turn ended, for nobody knew
         self._holds = holds
         self._tells = tells  # whether anybody may read the events
         self._request_id = ""
@@ -326,6 +327,7 @@ class ResponseStream:
     def _fail(self, feed: Feed, error: BaseException) -> None:
         turn = self._turn or feed.turn or feed.joined or "00000000-0000-0000-0000-000000000000"
         self._begin(turn)
+        self.is_open = isinstance(error, OutcomeUnknown | StoreUnavailable)  # it may still be committed
         said = error_document(error, self._request_id)["error"]
         code = {"rate_limit_error": "rate_limit_exceeded"}.get(said["type"], "server_error")
         code = {"context_length_exceeded": said["code"], "content_filter": "invalid_prompt"}.get(said["code"], code)
