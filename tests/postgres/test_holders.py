@@ -47,6 +47,15 @@ async def test_a_process_says_that_it_is_alive_while_it_holds_a_turn(postgres: s
     assert ask(postgres, "SELECT id FROM holder") == [], "who closes the store leaves"
 
 
+async def test_a_process_says_that_it_is_alive_while_others_use_all_its_connections(postgres: str) -> None:
+    async with await PostgresStore.open(f"{postgres}?pool=1", settings=QUICK) as store:
+        await begin(store, (await create(store)).id)
+        async with store._view.opened.connections.slot():
+            for _ in range(3):  # one heartbeat could get through before it waits
+                ask(postgres, "UPDATE holder SET seen = 0")
+                await until(postgres, "SELECT 1 FROM holder WHERE seen > 0")
+
+
 async def test_a_turn_of_a_silent_process_is_interrupted_and_can_be_taken_over(postgres: str) -> None:
     async with await PostgresStore.open(postgres) as ours, await PostgresStore.open(postgres) as theirs:
         made = await create(ours)

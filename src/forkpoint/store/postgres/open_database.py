@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,7 +61,7 @@ class OpenDatabase:
     commits: int = 0  # of this process
     holder: bytes = field(default_factory=lambda: os.urandom(16))
     _since: int = 0
-    _beating: "asyncio.Task[None] | None" = None
+    _beating: "list[asyncio.Task[None]]" = field(default_factory=list)
     _strays: set[bytes] = field(default_factory=set)  # tokens that only the database knows, when it was last asked
     _doubted: dict[bytes, bool] = field(default_factory=dict)  # tokens that it may know, and whether they began a turn
 
@@ -127,8 +128,10 @@ class OpenDatabase:
     async def enrol(self) -> None:
         """Makes sure that this process says that it is alive as long as it holds turns."""
         self.check_writable()
-        if self._beating is None and not self.closed:
-            self._beating = asyncio.get_running_loop().create_task(self._beat())
+        if not self._beating and not self.closed:
+            loop = asyncio.get_running_loop()
+            tasks = (("heartbeat", self._beat), ("search for turns that nobody runs", self._let_strays_go))
+            self._beating = [loop.create_task(self._repeat(what, work)) for what, work in tasks]
 
     def doubt(self, token: bytes, *, begun: bool) -> None:
         self._doubted[token] = begun  # it is a stray, if it is there: held for good, it would block its conversation
@@ -150,8 +153,8 @@ class OpenDatabase:
         """Lets others know that this process is gone, and closes all connections. Open turns are interrupted."""
         if self.closed:
             return
-        if self._beating is not None:
-            self._beating.cancel()
+        for task in self._beating:
+            task.cancel()
         try:
             if self.beaten is not None:
                 with suppress(ForkpointError):  # its heartbeat runs out
@@ -162,34 +165,38 @@ class OpenDatabase:
             await self.pulse.close()
             await self.connections.close()
 
-    async def _beat(self) -> None:
-        """Says again and again that this process is alive, while it holds turns. No failure ends this."""
+    async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Does work again and again while this process holds turns. No failure ends this."""
         while True:
             await asyncio.sleep(self.settings.heartbeat / SECOND * random.uniform(0.7, 1.0))  # noqa: S311
             await self.connections.tidy()
             if not self.running:
                 continue
             try:
-                self.beaten = await self._write("heartbeat", lambda db, scope: self.say_alive(db))
-                await self._let_strays_go()
+                await work()
             except ForkpointError as error:
-                _log.warning("the heartbeat did not reach the store: %s", error)
+                _log.warning("the %s did not reach the store: %s", what, error)
             except Exception:
-                _log.exception("the heartbeat failed")
+                _log.exception("the %s failed", what)
+
+    async def _beat(self) -> None:
+        self.beaten = await self._write("heartbeat", lambda db, scope: self.say_alive(db))
 
     async def _let_strays_go(self) -> None:
         """Gives turns back that this process holds as the database says, but that nobody here knows of.
 
         So it is with a begin that was given up because nobody answered, and reached the server afterwards; and with one
         whose caller heard that its outcome is unknown. A turn that is being begun just now looks the same, so only
-        turns that were strange twice are given back.
+        turns that were strange twice are given back. This waits for connections as any other work does, and no
+        heartbeat waits for this.
         """
         found = await self.transactions.read(DEFAULT_TENANT, self._held)
         strays = {token: (tenant, turn) for tenant, turn, token in found if token not in self.running}
         for token in self._strays & strays.keys():
             tenant, turn = strays[token]
             run = partial(turns.let_go, id=turn, token=token, begun=self._doubted.pop(token, True))
-            await self.transactions.write(tenant, Write("turn", turn, run, landed=lambda db, scope: True, kind="beat"))
+            write: Write[None] = Write("turn", turn, run, landed=lambda db, scope: True, durable=False)
+            await self.transactions.write(tenant, write)
         self._strays = set(strays)
 
     def _held(self, db: Database, scope: Scope) -> list[tuple[str, str, bytes]]:
