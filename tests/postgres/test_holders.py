@@ -90,12 +90,14 @@ async def test_a_promised_turn_that_only_the_database_knows_of_is_left_for_anoth
         assert (await store.turn(known.id)).outcome == "running"
 
 
+@pytest.mark.parametrize("runs_another", [True, False])
 async def test_a_begin_whose_outcome_is_unknown_holds_its_conversation_for_a_moment_only(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
+    runs_another: bool, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn is there, the process that began it lives, and nobody runs it."""
     async with await PostgresStore.open(postgres, settings=QUICK) as store:
-        await begin(store, (await create(store)).id)  # so that this process goes on saying that it is alive
+        if runs_another:
+            await begin(store, (await create(store)).id)
         made = await create(store)
         with monkeypatch.context() as broken:
             say: Any = HotLink.say

@@ -166,11 +166,11 @@ class OpenDatabase:
             await self.connections.close()
 
     async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Does work again and again while this process holds turns. No failure ends this."""
+        """Does work again and again while this process holds turns, or may hold some. No failure ends this."""
         while True:
             await asyncio.sleep(self.settings.heartbeat / SECOND * random.uniform(0.7, 1.0))  # noqa: S311
             await self.connections.tidy()
-            if not self.running:
+            if not (self.running or self._doubted or self._strays):
                 continue
             try:
                 await work()
