@@ -19,6 +19,13 @@ pytestmark = pytest.mark.anyio
 
 QUICK = PostgresSettings(heartbeat=20_000)
 
+FAIL_ONCE = """CREATE SEQUENCE tries;
+CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN IF nextval(''tries'') = 1 THEN RAISE EXCEPTION ''not now''; END IF; RETURN NEW; END';
+CREATE TRIGGER fail_once BEFORE UPDATE ON turn FOR EACH ROW EXECUTE FUNCTION fail_once();
+"""
+"""Lets the next change of a turn fail, and no other."""
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -112,6 +119,29 @@ async def test_a_begin_whose_outcome_is_unknown_holds_its_conversation_for_a_mom
         assert (await store.read(made.id)).status == "running"
         await until(postgres, "SELECT 1 FROM turn WHERE accepted = 1 AND holder IS NULL")
         assert (await store.read(made.id)).status == "interrupted"
+
+
+async def test_a_resumed_turn_that_nobody_runs_stays_open_although_giving_it_back_fails_at_first(postgres: str) -> None:
+    async with await PostgresStore.open(postgres) as ours, await PostgresStore.open(postgres, settings=QUICK) as theirs:
+        turn = await begin(ours, (await create(ours)).id)
+        ask(postgres, "UPDATE holder SET seen = seen - 31000000")
+        resumed = await theirs.resume(turn.id)
+        ask(postgres, FAIL_ONCE)
+        theirs._view.opened.running.discard(resumed.token)
+        theirs._view.opened.doubt(resumed.token, begun=False)
+        await until(postgres, "SELECT 1 FROM turn WHERE outcome <> 'running' OR holder IS NULL")
+        assert ask(postgres, "SELECT last_value > 1 FROM tries") == [(True,)], "the first try has failed"
+        assert (await theirs.turn(turn.id)).outcome == "interrupted"
+
+
+async def test_a_begin_that_never_reached_the_database_is_forgotten(postgres: str) -> None:
+    async with await PostgresStore.open(postgres, settings=QUICK) as store:
+        await begin(store, (await create(store)).id)
+        opened = store._view.opened
+        opened.doubt(b"never begun     ", begun=True)
+        with anyio.fail_after(20):
+            while opened._doubted:  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.01)
 
 
 async def test_the_clock_is_the_database_s(postgres: str) -> None:

@@ -64,6 +64,7 @@ class OpenDatabase:
     _beating: "list[asyncio.Task[None]]" = field(default_factory=list)
     _strays: set[bytes] = field(default_factory=set)  # tokens that only the database knows, when it was last asked
     _doubted: dict[bytes, bool] = field(default_factory=dict)  # tokens that it may know, and whether they began a turn
+    _missing: set[bytes] = field(default_factory=set)  # those of them that it did not know when it was last asked
 
     def __post_init__(self) -> None:
         self.transactions = Transactions(self.connections, self.settings, self.scope, self._count)
@@ -192,11 +193,16 @@ class OpenDatabase:
         """
         found = await self.transactions.read(DEFAULT_TENANT, self._held)
         strays = {token: (tenant, turn) for tenant, turn, token in found if token not in self.running}
+        missing = self._doubted.keys() - strays.keys()
+        for token in self._missing & missing:  # it has never reached the database
+            del self._doubted[token]
+        self._missing = missing
         for token in self._strays & strays.keys():
             tenant, turn = strays[token]
-            run = partial(turns.let_go, id=turn, token=token, begun=self._doubted.pop(token, True))
+            run = partial(turns.let_go, id=turn, token=token, begun=self._doubted.get(token, True))
             write: Write[None] = Write("turn", turn, run, landed=lambda db, scope: True, durable=False)
             await self.transactions.write(tenant, write)
+            self._doubted.pop(token, None)
         self._strays = set(strays)
 
     def _held(self, db: Database, scope: Scope) -> list[tuple[str, str, bytes]]:
