@@ -99,6 +99,11 @@ class Server:
         while self.execute(those, what) != [(True,)]:
             time.sleep(0.01)
 
+    def wait_for_no_session(self, what: str) -> None:
+        """Returns when no session waits for that any more."""
+        while self.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = %s", what) != [(0,)]:
+            time.sleep(0.01)
+
     def wait_for_end_of_wait(self, pid: int, what: str) -> None:
         """Returns when this session does not wait for that any more. Others may."""
         those = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = %s"

@@ -92,7 +92,7 @@ async def test_a_write_that_was_sent_is_done_although_its_task_is_cancelled(post
 
         def operation(db: Any, scope: Any) -> None:
             loop.call_soon_threadsafe(began.set)
-            db.run("raise_barrier")
+            store._view.opened.say_alive(db)
 
         view = store._view
         task = asyncio.create_task(view.write("x", "", operation, landed=lambda db, scope: True))
@@ -101,7 +101,7 @@ async def test_a_write_that_was_sent_is_done_although_its_task_is_cancelled(post
         with pytest.raises(asyncio.CancelledError):
             await task
         with psycopg.connect(postgres) as db:
-            assert db.execute("SELECT barrier FROM meta").fetchone() == (1,)
+            assert db.execute("SELECT count(*) FROM holder").fetchone() == (1,)
         await store.create(new)
 
 
@@ -125,13 +125,13 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(postgres: str) -> 
         made = await create(store)
 
         def operation(db: Any, scope: Any) -> None:
-            db.run("raise_barrier")
+            store._view.opened.say_alive(db)
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             await store._view.write("x", "", operation, landed=lambda db, scope: True)
         with psycopg.connect(postgres) as db:
-            assert db.execute("SELECT barrier FROM meta").fetchone() == (0,)
+            assert db.execute("SELECT count(*) FROM holder").fetchone() == (0,)
         await run(store, made.id, "hello")
 
 

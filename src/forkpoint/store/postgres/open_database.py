@@ -22,6 +22,7 @@ from forkpoint.store.actor import actor
 from forkpoint.store.checks import Checks
 from forkpoint.store.postgres import schema
 from forkpoint.store.postgres.address import PostgresAddress
+from forkpoint.store.postgres.barriers import Barriers
 from forkpoint.store.postgres.hot.sealed_steps import SealedSteps
 from forkpoint.store.postgres.session.connections import Connections
 from forkpoint.store.postgres.session.failures import is_read_only, translated
@@ -49,6 +50,7 @@ class OpenDatabase:
     pulse: SnapshotPulse
     clock: Clock
     hints: Hints
+    barriers: Barriers = field(init=False)
     transactions: Transactions = field(init=False)
     read_only: str | None = None
     beaten: int | None = None  # when this process last said, in a committed transaction, that it is alive
@@ -67,7 +69,8 @@ class OpenDatabase:
     _missing: set[bytes] = field(default_factory=set)  # those of them that it did not know when it was last asked
 
     def __post_init__(self) -> None:
-        self.transactions = Transactions(self.connections, self.settings, self.scope, self._count)
+        self.barriers = Barriers(self.connections, self.settings)
+        self.transactions = Transactions(self.connections, self.settings, self.scope, self._count, self.barriers)
         self._since = self.clock()
 
     @classmethod
@@ -165,6 +168,7 @@ class OpenDatabase:
             await self.hints.close()
             await self.pulse.close()
             await self.connections.close()
+            await self.barriers.close()
 
     async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Does work again and again while this process holds turns, or may hold some. No failure ends this."""

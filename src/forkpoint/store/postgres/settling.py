@@ -5,8 +5,8 @@ The connection was lost, or the server did not answer in time, or somebody cance
 1. The session that was to commit is ended, if it still runs, so that nothing changes any more afterwards. If the server
    is another one by now, or was started anew, that session is gone already.
 2. In another transaction, which waits for no standby, the database is asked whether the write is there.
-3. A commit that waits for every standby as it should is the barrier: once it has passed, whatever was committed before
-   it is as safe. Without it, what was found might still be lost with the server, and nobody may be told.
+3. A barrier comes after that, on the same server (`barriers`). Without it, what was found might still be lost with the
+   server, and nobody may be told.
 
 Tests: tests/postgres/test_transactions.py.
 """
@@ -31,8 +31,9 @@ def find_out(
     tenant: str,
     scope: Callable[[Transaction], Scope],
     until: float,
-) -> bool:
-    """Whether a write is there, as far as this server knows. ``until`` is a moment of the monotonic clock."""
+) -> tuple[bool, str]:
+    """Whether a write is there, as far as this server knows, and which server that is. ``until`` is a moment of the
+    monotonic clock."""
     if lost is not None:  # else it is out of reach, behind a pooler
         end_session(link, lost, until=until)
     transaction = link.begin("", "synchronous_commit = local")
@@ -42,18 +43,7 @@ def find_out(
         link.rollback()
         raise
     link.commit(max(until - time.monotonic(), 0.1))
-    return there
-
-
-def raise_barrier(link: Link, *, within: float) -> None:
-    """Writes a row and waits for every standby that has to confirm it. Raises `Unconfirmed` if they do not."""
-    link.begin()
-    try:
-        PostgresDatabase(link, "", WRITING).run("raise_barrier")
-    except BaseException:
-        link.rollback()
-        raise
-    link.commit(within)
+    return there, transaction.server
 
 
 def end_session(link: Link, lost: Transaction | Session, *, until: float) -> None:

@@ -7,7 +7,6 @@ hears an answer. Tests: tests/postgres/test_transactions.py.
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -17,12 +16,13 @@ import msgspec
 import psycopg
 
 from forkpoint.errors import ForkpointError, OutcomeUnknown, StoreDamaged
+from forkpoint.store.postgres.barriers import Barriers
 from forkpoint.store.postgres.session.connections import Connections, Kind
 from forkpoint.store.postgres.session.database import READING, WRITING, PostgresDatabase
 from forkpoint.store.postgres.session.failures import is_lost, is_read_only, is_to_be_tried_again, translate
 from forkpoint.store.postgres.session.link import Link, Session, Transaction, Unconfirmed
 from forkpoint.store.postgres.settings import PostgresSettings
-from forkpoint.store.postgres.settling import end_session, find_out, raise_barrier
+from forkpoint.store.postgres.settling import find_out
 from forkpoint.store.tables.database import Database
 from forkpoint.store.tables.rows import Scope
 from forkpoint.threads.shield import finished
@@ -34,7 +34,6 @@ TRIES = 8
 
 _LOST = 2  # how often it is run at most when its connections are lost
 _PAUSE = 0.005  # seconds at first between two tries
-_PATIENCE = 0.1  # seconds at first between two attempts to reach a server, to settle
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -60,6 +59,7 @@ class Transactions:
     settings: PostgresSettings
     scope: Callable[[str, Transaction], Scope]
     committed: Callable[[], None]  # called after each commit
+    barriers: Barriers
 
     @property
     def path(self) -> str:
@@ -67,7 +67,9 @@ class Transactions:
 
     async def read(self, tenant: str, operation: Callable[[PostgresDatabase, Scope], T]) -> T:
         """What an operation reads from one snapshot: the newest at the time of the call."""
-        work = partial(self._read, tenant, operation)
+        return await self._look(partial(self._read, tenant, operation))
+
+    async def _look(self, work: Callable[[Link], T]) -> T:
         try:
             try:
                 return await self.connections.run(work)
@@ -91,28 +93,27 @@ class Transactions:
         server. Without standbys this is one statement more. Raises `OutcomeUnknown` if no standby confirms the barrier.
         """
 
-        def look(db: PostgresDatabase, scope: Scope) -> tuple[T, bool]:
-            found = operation(db, scope)
-            return found, is_answer(found) and _waits_for_standbys(db)
+        def look(link: Link) -> tuple[T, str | None]:
+            def read(db: PostgresDatabase, scope: Scope) -> tuple[T, bool]:
+                found = operation(db, scope)
+                return found, is_answer(found) and _waits_for_standbys(db)
 
-        found, waits = await self.read(tenant, look)
-        if not waits:
-            return found
+            found, waits = self._read(tenant, read, link)
+            return found, link.transaction.server if waits and link.transaction is not None else None
+
         until = time.monotonic() + self.settings.settle_within
-        began: list[Transaction] = []
-
-        def confirm(link: Link) -> T:
-            again = self._read(tenant, operation, link)
-            self._raise_barrier(link, until, began)
-            return again
-
-        try:
-            return await self._insist(confirm, until)
-        except ForkpointError:
-            raise
-        except Exception as error:
-            await self._leave_barrier(began)
-            raise OutcomeUnknown(self.path, what, id, _said(error)) from error
+        while True:
+            found, server = await self._look(look)
+            if server is None:
+                return found
+            try:
+                if await self.barriers.passed(until) == server:
+                    return found
+            except ForkpointError:
+                raise
+            except Exception as error:
+                raise OutcomeUnknown(self.path, what, id, _said(error)) from error
+            await self.connections.forget_idle()  # they are to the server that was there before
 
     async def write(self, tenant: str, write: Write[T]) -> T:
         """Runs an operation in a transaction of its own, and returns its result when that is certain.
@@ -194,50 +195,20 @@ class Transactions:
         """
         await self.connections.forget_idle()
         until = time.monotonic() + self.settings.settle_within
-        began: list[Transaction] = []
 
-        def find(link: Link) -> bool:
-            # The barrier must be on the server that was asked: after a failover another one says nothing about it.
-            there = find_out(link, lost, write.landed, tenant=tenant, scope=partial(self.scope, tenant), until=until)
-            if write.durable:
-                self._raise_barrier(link, until, began)
-            return there
+        def find(link: Link) -> tuple[bool, str]:
+            return find_out(link, lost, write.landed, tenant=tenant, scope=partial(self.scope, tenant), until=until)
 
         try:
-            there = await self._insist(find, until)
+            while True:
+                there, server = await self.connections.insist(find, until, "settle")
+                # The barrier must be on the server that was asked: after a failover another one says nothing about it.
+                if not write.durable or await self.barriers.passed(until) == server:
+                    return there
+                await self.connections.forget_idle()
         except Exception as second:  # whatever it was: what became of the write is not known
-            await self._leave_barrier(began)
             detail = f"{translate(error, self.path)}; then {_said(second)}"
             raise OutcomeUnknown(self.path, write.what, write.id, detail) from second
-        return there
-
-    def _raise_barrier(self, link: Link, until: float, began: list[Transaction]) -> None:
-        try:
-            raise_barrier(link, within=max(min(until - time.monotonic(), self.settings.commit_within), 0.1))
-        except BaseException:
-            if link.transaction is not None:
-                began.append(link.transaction)
-            raise
-
-    async def _leave_barrier(self, began: list[Transaction]) -> None:
-        """Ends the session of a barrier that was not confirmed: it waits for a standby, and would do so for good."""
-        if began:
-            with suppress(Exception):
-                await self.connections.run(partial(end_session, lost=began[-1], until=time.monotonic() + 1), "settle")
-
-    async def _insist(self, work: Callable[[Link], T], until: float) -> T:
-        """Does work on a connection that is kept for this, again and again while no server can be reached."""
-        pause = _PATIENCE
-        while True:
-            try:
-                return await self.connections.run(work, "settle")
-            except (psycopg.Error, OSError) as error:
-                again = is_lost(error) or is_read_only(error) or is_to_be_tried_again(error)
-                if not again or time.monotonic() + pause > until:
-                    raise
-                await self.connections.forget_idle()
-                await anyio.sleep(pause)
-                pause = min(2 * pause, 1.0)
 
 
 class _Clash(Exception):

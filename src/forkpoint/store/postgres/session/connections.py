@@ -1,8 +1,8 @@
 """The connections of one process to a database: at most a few, opened when they are needed, kept for the next use.
 
 Two kinds share one count. A `Link` is used by a thread, in which an operation runs statement by statement; a `HotLink`
-by the event loop, for writes that are one statement. A few more are apart, for heartbeats and for settling what is
-unknown, so that these never wait behind commits that hang.
+by the event loop, for writes that are one statement. A few more are apart, for heartbeats, for settling what is unknown
+and for a barrier, so that these never wait behind commits that hang, nor for each other.
 
 Why not psycopg's own pool: it has one pool for each kind; and when the server is gone, callers wait for its time limit
 and hear that the pool had no connection, not why.
@@ -22,16 +22,17 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from forkpoint.errors import BadStoreUrl, StoreUnavailable
+from forkpoint.polling import pauses
 from forkpoint.store.postgres.address import PostgresAddress
-from forkpoint.store.postgres.session.failures import is_lost
+from forkpoint.store.postgres.session.failures import is_lost, is_read_only, is_to_be_tried_again
 from forkpoint.store.postgres.session.hot_link import HotLink
 from forkpoint.store.postgres.session.link import Link, startup_options
 from forkpoint.threads.shield import finished
 
 T = TypeVar("T")
 
-Kind: TypeAlias = Literal["usual", "settle", "beat"]
-"""What a connection is for. Those to settle and for heartbeats are counted apart: they never wait behind the others."""
+Kind: TypeAlias = Literal["usual", "settle", "barrier", "beat"]
+"""What a connection is for. All but the usual ones are counted apart: they never wait behind the others."""
 
 CONNECT = 5
 """Seconds in which a server must take a connection."""
@@ -40,6 +41,8 @@ KEEP = 300.0
 """Seconds that a connection is kept without being used."""
 
 _SETTLING = 4  # outcomes that are found out at once
+_APART = _SETTLING + 2  # for a barrier and a heartbeat
+_PATIENCE = 0.1, 1.0  # seconds between two attempts to reach a server, at first and at most
 _LOOK = 0.2  # seconds between two looks at a thread that waits for the server
 
 
@@ -49,36 +52,59 @@ class Connections:
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._conninfo = conninfo(address)
-        self._idle: dict[Kind, list[Link]] = {"usual": [], "settle": [], "beat": []}
+        self._idle: dict[Kind, list[Link]] = {"usual": [], "settle": [], "barrier": [], "beat": []}
         self._hot: list[HotLink] = []
         self._slots: dict[Kind, asyncio.Semaphore] = {
             "usual": asyncio.Semaphore(address.pool),
             "settle": asyncio.Semaphore(_SETTLING),
+            "barrier": asyncio.Semaphore(1),
             "beat": asyncio.Semaphore(1),
         }
-        self._threads = anyio.CapacityLimiter(address.pool + _SETTLING + 1)
+        self._threads = anyio.CapacityLimiter(address.pool + _APART)
         self._used = 0  # of the usual ones and the hot ones
         self._closed = False
 
     @asynccontextmanager
-    async def slot(self, kind: Kind = "usual") -> AsyncIterator[None]:
-        """Within it, a link of this kind may be used: there is room for it."""
-        async with self._slots[kind]:
+    async def slot(self, kind: Kind = "usual", until: float | None = None) -> AsyncIterator[None]:
+        """Within it, a link of this kind may be used: there is room for it. Raises `StoreUnavailable` if there is none
+        ``until`` a moment of the monotonic clock."""
+        slots = self._slots[kind]
+        try:
+            async with asyncio.timeout(None if until is None else until - time.monotonic()):
+                await slots.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(self.address.shown, "all connections were in use for too long") from None
+        try:
             self._check_open()
             self._used += kind == "usual"
             try:
                 yield
             finally:
                 self._used -= kind == "usual"
+        finally:
+            slots.release()
 
-    async def run(self, work: Callable[[Link], T], kind: Kind = "usual") -> T:
+    async def run(self, work: Callable[[Link], T], kind: Kind = "usual", until: float | None = None) -> T:
         """Does work in a thread that has a link to itself.
 
         Cancelled while it waits for a link, the work is not begun. Once it has begun, the cancellation waits for its
         end: what was sent to a server cannot be called back.
         """
-        async with self.slot(kind):
+        async with self.slot(kind, until):
             return await finished(partial(self.in_thread, work, kind))
+
+    async def insist(self, work: Callable[[Link], T], until: float, kind: Kind) -> T:
+        """The same, again and again while no server can be reached, at most until a moment of the monotonic clock."""
+        for pause in pauses(*_PATIENCE):
+            try:
+                return await self.run(work, kind, until)
+            except (psycopg.Error, OSError) as error:
+                again = is_lost(error) or is_read_only(error) or is_to_be_tried_again(error)
+                if not again or time.monotonic() + pause > until:
+                    raise
+                await self.forget_idle()
+                await anyio.sleep(pause)
+        raise AssertionError("pauses have no end")
 
     @asynccontextmanager
     async def hot(self) -> AsyncIterator[HotLink]:

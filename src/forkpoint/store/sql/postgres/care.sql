@@ -20,9 +20,11 @@ WHERE seen < :before
   );
 
 -- name: raise_barrier
--- A write whose durable commit settles what a failed COMMIT before it left behind: once this one is on disk,
--- whatever can be read is there for good, and what cannot be read never comes back.
-UPDATE meta SET barrier = barrier + 1;
+-- A durable commit that settles what a failed COMMIT before it left behind: once this one is on disk, whatever can be
+-- read is there for good, and what cannot be read never comes back. It writes into the log alone and locks no row, so
+-- that no barrier waits for another. The UPDATE changes nothing: it lets a server refuse that only reads.
+WITH writing AS (UPDATE meta SET barrier = barrier WHERE false)
+SELECT pg_logical_emit_message(true, 'forkpoint', 'barrier');
 
 -- name: find_key
 -- What an idempotency key was used for.
