@@ -46,6 +46,20 @@ def test_an_address_that_names_its_pooler_has_nothing_to_mend(pgbouncer: str) ->
     assert "LISTEN" not in flaws
 
 
+def test_a_role_without_the_settings_of_a_session_gets_advice_if_it_comes_through_a_pooler(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server()
+    pooled = f"{server.url()}?pooler=transaction"
+    advice = examined(pooled).advice[-1]
+    assert "jit = on" in advice
+    assert "lock_timeout = 0" in advice
+    for statement in advice.partition("for long: ")[2].split("; "):
+        server.execute(statement)
+    assert not any("pooler" in one for one in examined(pooled).advice)
+    assert not any("jit" in one for one in examined(server.url()).advice)
+
+
 def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     with pytest.raises(StoreUnavailable) as refused:
         examined("postgresql://ann:secret@127.0.0.1:1/db")

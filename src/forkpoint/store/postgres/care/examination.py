@@ -13,6 +13,7 @@ from psycopg.rows import TupleRow, dict_row
 
 from forkpoint.errors import StoreUnavailable
 from forkpoint.store.postgres.address import PostgresAddress
+from forkpoint.store.postgres.session.link import SETTINGS
 from forkpoint.store.sql import migrations, postgres_statements
 
 _SQL = postgres_statements(locking=False)
@@ -37,7 +38,7 @@ def examine(address: PostgresAddress) -> Examination:
     with ExitStack() as stack:
         try:
             db = stack.enter_context(_connect(address.dsn))
-            flaws, advice = [*_settings(db)], [*_standbys(db)]
+            flaws, advice = [*_settings(db)], [*_standbys(db), *_sessions(db, address)]
             if refused := [*_session(db)]:
                 flaws += refused
             else:
@@ -91,6 +92,17 @@ def _standbys(db: Connection[TupleRow]) -> Iterator[str]:
         )
     elif not _value(db, "count_synchronous_standbys"):
         yield f"no standby of synchronous_standby_names = {named!r} is connected: every commit waits for one"
+
+
+def _sessions(db: Connection[TupleRow], address: PostgresAddress) -> Iterator[str]:
+    """A single statement through a pooler has the settings of the role: it can bring none of its own."""
+    if not address.is_pooled:
+        return
+    lacking = {name: value for name, value in SETTINGS.items() if _setting(db, name) in ("on", "0")}
+    if lacking:
+        has = ", ".join(f"{name} = {_setting(db, name)}" for name in lacking)
+        mend = "; ".join(f"ALTER ROLE CURRENT_USER SET {name} = '{value}'" for name, value in lacking.items())
+        yield f"through the pooler, turns are written with {has}, and may be slow or wait for long: {mend}"
 
 
 def _session(db: Connection[TupleRow]) -> Iterator[str]:

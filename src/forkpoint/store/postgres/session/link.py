@@ -23,13 +23,15 @@ from forkpoint.store.postgres.session.failures import is_lost
 STATEMENT, LOCK, IDLE = 30, 5, 10
 """Seconds that PostgreSQL lets a statement take, wait for a lock, and a transaction do nothing."""
 
-_SETTINGS = {
+SETTINGS = {
     "statement_timeout": f"{STATEMENT}s",
     "lock_timeout": f"{LOCK}s",
     "idle_in_transaction_session_timeout": f"{IDLE}s",
     "jit": "off",  # our statements are short: compiling one takes a hundred times as long as running it
     "enable_bitmapscan": "off",  # a list is a range of an index: nothing is gathered first and then sorted
 }
+"""What each session should have. Behind a pooler a transaction sets it for itself, and a hot statement cannot."""
+
 _PREPARED = 400  # statements that a session keeps prepared: more than we have
 
 _CLOCK = """SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, pg_backend_pid() AS pid,
@@ -150,7 +152,7 @@ class Link:
         self._socket.close()
 
     def _settings(self) -> tuple[str, ...]:
-        return tuple(f"{name} = '{value}'" for name, value in _SETTINGS.items())
+        return tuple(f"{name} = '{value}'" for name, value in SETTINGS.items())
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         if is_unreplicated(notice):
@@ -197,4 +199,4 @@ def prepare(connection: "psycopg.BaseConnection[Any]") -> None:
 
 def startup_options() -> str:
     """Time limits and the like, for connections that keep their session."""
-    return " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    return " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
