@@ -26,6 +26,7 @@ from forkpoint.testing.samples import exchange
 pytestmark = pytest.mark.anyio
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' OR wait_event_type = 'Lock'"
+LAST_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 MANY = 24
 
 
@@ -128,6 +129,18 @@ async def test_a_barrier_waits_for_no_lock_of_another_barrier(url: str, server: 
         await in_thread(server.configure, synchronous_standby_names="")
         assert isinstance(await beginning, OpenTurn)
         older.close()
+
+
+async def test_a_reader_waits_for_no_standby_if_no_commit_does(url: str, server: Server) -> None:
+    await in_thread(server.configure, synchronous_standby_names="absent", synchronous_commit="local")
+    try:
+        async with opened(url) as store:
+            turn = (await run(store, (await create(store)).id, "one")).turn
+            before = await in_thread(server.execute, LAST_TRANSACTION)
+            assert await store.settle(turn) == "committed"
+            assert await in_thread(server.execute, LAST_TRANSACTION) == before
+    finally:
+        await in_thread(server.configure, synchronous_commit="on")
 
 
 async def test_a_server_that_only_reads_refuses_a_barrier(url: str) -> None:

@@ -20,7 +20,26 @@ def test_settings_that_break_a_promise_are_named_with_what_mends_them(make_serve
     assert found.format is None
     assert [flaw.partition(":")[0] for flaw in found.flaws] == ["fsync is off", "synchronous_commit is off"]
     assert "set fsync = on" in found.flaws[0]
-    assert "no standby of synchronous_standby_names = 'nobody' is connected" in found.advice[0]
+    assert found.advice == (), "no commit waits for a standby"
+
+
+def test_commits_that_wait_for_no_standby_although_standbys_are_named_break_a_promise(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server(synchronous_commit="local", synchronous_standby_names="nobody")
+    found = examined(server.url())
+    assert [flaw.partition(":")[0] for flaw in found.flaws] == ["synchronous_commit is local"]
+    assert "RESET synchronous_commit" in found.flaws[0]
+    assert not any("every commit waits" in advice for advice in found.advice)
+    server.configure(synchronous_commit="remote_write")
+    found = examined(server.url())
+    assert found.flaws == ()
+    assert [advice.partition(":")[0] for advice in found.advice] == [
+        "no standby of synchronous_standby_names = 'nobody' is connected",
+        "synchronous_commit is remote_write",
+    ]
+    server.configure(synchronous_standby_names="", synchronous_commit="local")
+    assert examined(server.url()).flaws == (), "without standbys it says the same as on"
 
 
 def test_a_server_without_a_synchronous_standby_is_usable_and_gets_advice(postgres: str) -> None:

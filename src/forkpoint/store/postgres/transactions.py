@@ -221,7 +221,7 @@ class _Clash(Exception):
 
 def _waits_for_standbys(db: PostgresDatabase) -> bool:
     row = db.run("read_standbys").fetchone()
-    return row is not None and bool(row["names"])
+    return row is not None and bool(row["confirm"])
 
 
 def _said(error: Exception) -> str:

@@ -19,6 +19,7 @@ from forkpoint.store.sql import migrations, postgres_statements
 _SQL = postgres_statements(locking=False)
 _CONNECT = 5  # seconds
 _DELIVERY = 2.0  # seconds in which a notification must come
+_SYNCHRONOUS = "ALTER ROLE CURRENT_USER RESET synchronous_commit, and set it to on in postgresql.conf"
 
 
 class Examination(Struct, frozen=True):
@@ -38,7 +39,7 @@ def examine(address: PostgresAddress) -> Examination:
     with ExitStack() as stack:
         try:
             db = stack.enter_context(_connect(address.dsn))
-            flaws, advice = [*_settings(db)], [*_standbys(db), *_sessions(db, address)]
+            flaws, advice = [*_settings(db), *_confirmed_by_nobody(db)], [*_standbys(db), *_sessions(db, address)]
             if refused := [*_session(db)]:
                 flaws += refused
             else:
@@ -73,25 +74,35 @@ def _settings(db: Connection[TupleRow]) -> Iterator[str]:
     for name, why, mend in (
         ("fsync", "a power cut can destroy the database", "set fsync = on in postgresql.conf and restart the server"),
         ("full_page_writes", "a power cut can tear pages apart", "ALTER SYSTEM SET full_page_writes = on"),
-        (
-            "synchronous_commit",
-            "a power cut can lose what was acknowledged",
-            "ALTER ROLE CURRENT_USER RESET synchronous_commit, and set it to on in postgresql.conf",
-        ),
+        ("synchronous_commit", "a power cut can lose what was acknowledged", _SYNCHRONOUS),
     ):
         if _setting(db, name) == "off":
             yield f"{name} is off: {why}; {mend}"
 
 
+def _confirmed_by_nobody(db: Connection[TupleRow]) -> Iterator[str]:
+    """Standbys are named, and a commit of this role waits for none."""
+    if _setting(db, "synchronous_standby_names") and _setting(db, "synchronous_commit") == "local":
+        yield (
+            "synchronous_commit is local: a failover can lose what was acknowledged, since no commit waits for the "
+            f"standbys of synchronous_standby_names; {_SYNCHRONOUS}"
+        )
+
+
 def _standbys(db: Connection[TupleRow]) -> Iterator[str]:
-    named = _setting(db, "synchronous_standby_names")
+    named, waits = _setting(db, "synchronous_standby_names"), _setting(db, "synchronous_commit")
     if not named:
         yield (
             "there is no synchronous standby: a failover can lose what was acknowledged just before; "
             "synchronous_standby_names = 'ANY 1 (*)' on a server with standbys"
         )
-    elif not _value(db, "count_synchronous_standbys"):
+    elif waits not in ("off", "local") and not _value(db, "count_synchronous_standbys"):
         yield f"no standby of synchronous_standby_names = {named!r} is connected: every commit waits for one"
+    if named and waits == "remote_write":
+        yield (
+            "synchronous_commit is remote_write: a standby confirms a commit before that is on its disk, so a power "
+            f"cut of both servers can lose it; {_SYNCHRONOUS}"
+        )
 
 
 def _sessions(db: Connection[TupleRow], address: PostgresAddress) -> Iterator[str]:

@@ -7,8 +7,9 @@ SELECT pg_postmaster_start_time()::text AS server;
 SELECT pg_terminate_backend(pid) AS ended FROM pg_stat_activity WHERE pid = :pid AND xact_start = :begun::timestamptz;
 
 -- name: read_standbys
--- Which standbys must confirm a commit. An empty text: none.
-SELECT current_setting('synchronous_standby_names') AS names;
+-- Whether a standby must confirm a commit.
+SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
+  AS confirm;
 
 -- name: join_writers
 -- Waits until nobody has stopped all writers: what is read afterwards is as they have left it.
