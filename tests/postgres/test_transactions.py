@@ -1,7 +1,10 @@
 """Transactions: one snapshot for a read, one try more where another came between, a cancellation that waits."""
 
 import asyncio
-from typing import Any
+import re
+import threading
+from pathlib import Path
+from typing import Any, get_args
 
 import anyio
 import psycopg
@@ -10,6 +13,8 @@ from tests.postgres.fixtures import Databases
 
 from forkpoint.errors import AlreadyExists, StoreUnusable
 from forkpoint.ids import new_id
+from forkpoint.store.postgres.session.connections import Kind
+from forkpoint.store.postgres.session.link import Link
 from forkpoint.store.postgres.store import PostgresStore
 from forkpoint.store.values import IdempotencyKey, NewConversation
 from forkpoint.testing.conformance.base import create, run
@@ -164,3 +169,30 @@ async def test_a_store_works_through_a_pooler_that_gives_each_transaction_anothe
             async with anyio.create_task_group() as group:
                 for one in made:
                     group.start_soon(store.read, one.id)
+
+
+async def test_a_process_has_as_many_connections_at_most_as_the_page_on_scale_says(postgres: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    apart = re.search(r"connections = nodes \* \(pool \+ (\d+)\)", page)
+    assert apart is not None
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    def work(link: Link) -> None:
+        entered.release()
+        leave.wait(30)
+
+    async with await PostgresStore.open(f"{postgres}?pool=2") as store:
+        await store.pulse()
+        connections = store._view.opened.connections
+        async with anyio.create_task_group() as tasks:
+            for kind in kinds * 10:
+                tasks.start_soon(connections.run, work, kind)
+            limit = connections._threads
+            for _ in range(int(limit.total_tokens)):
+                assert await asyncio.to_thread(entered.acquire, timeout=20)
+            with psycopg.connect(postgres) as db:
+                name = "datname = current_database() AND application_name = 'forkpoint'"
+                found = db.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {name}").fetchone()
+            leave.set()
+        assert found == (2 + int(apart[1]),)

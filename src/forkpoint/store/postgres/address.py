@@ -24,7 +24,7 @@ class PostgresAddress(Struct, frozen=True, kw_only=True):
     listen: str | None = None  # ?listen=URL: where notifications are to be had, past the pooler; "" with ?listen=off
     partitions: int | None = None  # ?partitions=N: of the events of a store that is made now
     has_row_security: bool = False  # ?rls=on
-    pool: int = 8  # ?pool=N: connections of this process at most, but for one to settle and one to listen
+    pool: int = 8  # ?pool=N: connections of this process at most, but for eight that are apart (docs/scale.md)
 
 
 def is_postgres(address: str) -> bool:

@@ -2,7 +2,8 @@
 
 Two kinds share one count. A `Link` is used by a thread, in which an operation runs statement by statement; a `HotLink`
 by the event loop, for writes that are one statement. A few more are apart, for heartbeats, for settling what is unknown
-and for a barrier, so that these never wait behind commits that hang, nor for each other.
+and for a barrier, so that these never wait behind commits that hang, nor for each other. docs/scale.md counts them,
+with those of the pulse and of LISTEN, which are opened elsewhere.
 
 Why not psycopg's own pool: it has one pool for each kind; and when the server is gone, callers wait for its time limit
 and hear that the pool had no connection, not why.
