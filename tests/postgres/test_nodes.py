@@ -63,13 +63,21 @@ def test_an_outcome_and_events_are_shown_only_once_a_standby_has_them(
             answer: str = client.get(f"{place}/turns/{turn}", timeout=PATIENCE).json()["outcome"]
             return answer
 
+        def listed() -> str:
+            (found,) = client.get(f"{place}/turns", timeout=PATIENCE).json()["items"]
+            return str(found["outcome"])
+
+        def page() -> str:
+            return f"{len(client.get(f'{place}/events', timeout=PATIENCE).json()['items'])} events"
+
         def first_event() -> str:
             with client.stream("GET", f"{place}/events/stream", params={"after": "0"}, timeout=PATIENCE) as stream:
                 return next(line for line in stream.iter_lines() if line.startswith("id:"))
 
         while outcome() == "running":
             pass
-        for ask, answer in ((outcome, "committed"), (first_event, "id:")):
+        events = page()
+        for ask, answer in ((outcome, "committed"), (listed, "committed"), (page, events), (first_event, "id:")):
             database.configure(synchronous_standby_names="absent")
             with ThreadPoolExecutor(1) as pool:
                 asking = pool.submit(ask)

@@ -1,6 +1,7 @@
 """Reading turns: one by its id, those of a conversation, and those that were tried at its head and did not commit.
 Tests: tests/conversation/test_turns.py."""
 
+import math
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 
@@ -57,6 +58,11 @@ class TurnReader:
             await (self._read_part(id, record) if record.partial else read_turn(self._store, record.id))
             for record in page.items
         ]
+        promised = [turn for turn, record in zip(turns, page.items, strict=True) if record.accepted and _has_end(turn)]
+        if promised:  # their outcomes must be certain, and whatever came before the last of them is as certain
+            last = max(promised, key=lambda turn: turn.ended or math.inf)
+            if await self._store.settle(last.id) != last.outcome:  # it was resumed, or a failover has taken it back
+                return await self.page(id, cursor, limit, newest_first=newest_first, committed=committed)
         return Page(tuple(turns), page.next)
 
     async def tries(self, id: str) -> tuple[Turn, ...]:
@@ -138,6 +144,11 @@ class TurnReader:
         after = 0 if note.base is None else note.base.ordinal
         added = await self._store.events(record.id, after=after, kinds=("condensation",))
         return note.base if added else None
+
+
+def _has_end(turn: Turn) -> bool:
+    """Whether whoever was promised the turn hears its result."""
+    return turn.outcome not in ("running", "interrupted")
 
 
 def _unanswered(events: Iterable[Event]) -> set[str]:

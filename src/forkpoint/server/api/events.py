@@ -1,6 +1,6 @@
 """Events: what is committed, page by page, and as a stream that goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,12 +10,12 @@ from msgspec import Struct
 from forkpoint.backend.messages import ListFormat
 from forkpoint.backend.results import Info
 from forkpoint.errors import Invalid, NotFound, TooLarge, Unauthorized
-from forkpoint.events import Position
+from forkpoint.events import Event, Position
 from forkpoint.history.pairing import SAID
 from forkpoint.server.api.public import public_event
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, Conversation, answer
 from forkpoint.server.live.family import FamilyFollower, read_cursor
-from forkpoint.server.live.follower import Follower, StreamReader
+from forkpoint.server.live.follower import Follower, StreamReader, confirm
 from forkpoint.server.live.stream import EventStream
 from forkpoint.server.services import Services
 from forkpoint.wire.documents import EventDocument, EventsDocument
@@ -50,10 +50,12 @@ async def list_events(
     if end is None or start >= end.ordinal:
         return answer(EventsDocument((), None, None if end is None else str(end)))
     items: list[EventDocument] = []
+    shown: Sequence[Event] = ()  # the last that were read
     upto, step, size = min(start + limit, end.ordinal), FEW, 0
     while start < upto and size < MOST_BYTES:
         step = min(step, upto - start)
         events = await store.events(info.id, at=end, after=start, limit=step, kinds=tuple(kind or ()))
+        shown = events or shown
         read = [public_event(event) for event in events]
         new = sum(len(document.body) for document in read)
         size += new
@@ -61,6 +63,7 @@ async def list_events(
         start += step
         # As many as will fit if they are like these, and never many: small ones say nothing of those that follow.
         step = max(1, min(FEW, (MOST_BYTES - size) * step // (new + 1)))
+    await confirm(store, shown)
     return answer(EventsDocument(tuple(items), str(start) if start < end.ordinal else None, str(end)))
 
 
