@@ -83,7 +83,7 @@ def test_the_stream_of_a_background_response_whose_end_is_not_written_says_that_
         kind, said = told.rstrip().rsplit("\n\n", 1)[-1].split("\n")
         assert kind == "event: response.failed"
         failed = json.loads(said.removeprefix("data: "))["response"]["error"]
-        assert "cannot be told" in failed["message"]
+        assert "nobody knows yet" in failed["message"]
         other.execute("ROLLBACK")
         assert "response.completed" in api.http.get(f"/v1/responses/{id}", params={"stream": True}).text
 

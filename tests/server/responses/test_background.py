@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.chat.chatting import Disk, agents_at
 from tests.server.responses.responding import (
     PATH,
     Place,
@@ -17,12 +19,14 @@ from tests.server.responses.responding import (
     responding,
     text_of,
 )
-from tests.server.support.turning import Gate, left_nothing
+from tests.server.support.serving import served
+from tests.server.support.turning import Gate, left_nothing, using
 
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.responses.ids import response_id
-from forkpoint.testing import Fault, Reply, ScriptedCall
+from forkpoint.testing import Fault, ModelServer, Reply, Script, ScriptedCall
 
+BRIEF = ServerSettings(grace=0)
 HOLD = Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
 
 
@@ -181,7 +185,7 @@ def test_a_turn_that_waits_for_an_approval_says_so_and_can_be_cancelled(gate: Ga
         path = f"/v1/responses/{id}"
         last = events_of(place.api.http.get(path, params={"stream": "true"}))[-1]
         assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
-        assert "waits for an approval" in last["response"]["error"]["message"]
+        assert "wait for an approval" in last["response"]["error"]["message"]
         assert place.api.http.post(f"{path}/cancel").json()["status"] == place.get(id)["status"] == "cancelled"
         assert text_of(place.ask("Two", conversation=conversation)) == "Next"
 
@@ -203,3 +207,43 @@ def test_whoever_waits_for_a_response_of_another_stream_hears_that_it_is_alive(g
             gate.open()
             events = list(parsed(list(lines)))
         assert events[-1]["response"] == asked.result()
+
+
+def test_a_response_that_another_server_goes_on_with_is_not_said_to_have_failed(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    half, whole = Reply("Half an answer", piece=4, fault=Fault("hang", 2)), Reply("A whole answer")
+    with ModelServer(Script([half, whole])) as models:
+        with served(store, agents_at(models), settings=BRIEF) as server, using(server.url) as api:
+            asked = {"model": "helper", "input": "One", "stream": True, "background": True}
+            with api.http.stream("POST", PATH, json=asked) as response:
+                server.stop()
+                last = list(parsed(list(response.iter_lines())))[-1]
+        assert last["type"] == "response.failed"
+        assert "nobody knows yet" in last["response"]["error"]["message"]
+        with served(store, agents_at(models)) as server, using(server.url) as api:
+            path = f"{PATH}/{last['response']['id']}"
+            query = {"stream": "true", "starting_after": last["sequence_number"]}
+            events = events_of(api.http.get(path, params=query))
+        assert (events[0]["sequence_number"], events[-1]["type"]) == (last["sequence_number"] + 1, "response.completed")
+        assert text_of(events[-1]["response"]) == "A whole answer"
+
+
+def test_a_response_of_which_nobody_knew_the_end_is_told_again_when_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    disk = Disk(monkeypatch)
+    store, replies = f"sqlite:///{tmp_path / 'store.db'}", [HOLD, Reply("Done"), Reply("Done again")]
+    soon = ServerSettings(resume_orphans_every=0.05)
+    with responding(*replies, tools=[gate.tool], store=store, settings=soon) as place:
+        asked = {"model": "helper", "input": "One", "stream": True, "background": True}
+        with place.api.http.stream("POST", PATH, json=asked) as response:
+            gate.reached()
+            with place.models.holding():
+                gate.open()
+                place.models.wait_for(2)
+                disk.fails = "unknown"
+            last = list(parsed(list(response.iter_lines())))[-1]
+        assert "nobody knows yet" in last["response"]["error"]["message"]
+        disk.mend()
+        events = events_of(place.api.http.get(f"{PATH}/{last['response']['id']}", params={"stream": "true"}))
+        assert (events[-1]["type"], text_of(events[-1]["response"])) == ("response.completed", "Done again")

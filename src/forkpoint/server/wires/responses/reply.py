@@ -62,11 +62,10 @@ class ResponseReply:
 
     def _shared(self, feed: Feed, is_joined: bool) -> Feed:
         """Keeps the stream of a background response for all who read it, or takes the one that hears a joined turn."""
-        call = self._turn.call
-        streams, place = call.services.responses.streams, (call.tenant, feed.turn or feed.joined or "")
+        responses, place = self._turn.call.services.responses, (self._turn.call.tenant, feed.turn or feed.joined or "")
         if not is_joined:
-            streams.put(place, (self._stream, feed))
-        elif (running := streams.get(place)) is not None:
+            responses.streams.put(place, (self._stream, feed))
+        elif (running := responses.stream(*place)) is not None:
             self._stream, feed = running
         return feed
 
@@ -171,8 +170,8 @@ def found_document(call: ApiCall, turn: Turn, echo: Echo) -> ResponseDocument:
 
 def streamed_again(call: ApiCall, turn: Turn, echo: Echo, after: int) -> Response:
     """The events of a response after a number: as they were told, or made anew of what is stored."""
-    running = call.services.responses.streams.get((call.tenant, turn.id))
-    if running is not None and not running[0].is_open:
+    running = call.services.responses.stream(call.tenant, turn.id)
+    if running is not None:
         stream, feed = running
         feed.enter()
         return EventStream(stream.frames(feed, call.id, after), left=feed.leave)

@@ -16,7 +16,7 @@ from forkpoint.errors import Invalid, Stale, TooLarge, TooMany
 from forkpoint.lru import Lru
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.responses.stream import ResponseStream
+from forkpoint.server.wires.responses.stream import ResponseStream, is_open
 from forkpoint.store import StoredConversation, StoredTurn
 
 MADE_BY = "responses"
@@ -55,6 +55,11 @@ class ResponsesService:
         # By tenant, place and digest: requests that did not begin, and that their clients will send again.
         self.refused: Lru[tuple[str, str, str], bool] = Lru(REFUSED)
         self._sockets: dict[OpenSocket, str] = {}  # with their tenants
+
+    def stream(self, tenant: str, turn: str) -> Running | None:
+        """The stream that tells a background response here to its end, or None."""
+        running = self.streams.get((tenant, turn))
+        return None if running is None or is_open(running[1]) else running
 
     @contextmanager
     def opened(self, socket: "OpenSocket", settings: ServerSettings) -> Iterator[None]:

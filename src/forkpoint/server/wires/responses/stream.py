@@ -15,7 +15,17 @@ from forkpoint.agent.agent import Agent
 from forkpoint.backend.callbacks import Update
 from forkpoint.backend.results import Turn
 from forkpoint.clock import system_clock as now
-from forkpoint.errors import OutcomeUnknown, RequestRefused, StoreUnavailable, TurnCancelled, TurnFailed
+from forkpoint.errors import (
+    Busy,
+    OutcomeUnknown,
+    RequestRefused,
+    ShuttingDown,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnFailed,
+    TurnLost,
+    TurnOpen,
+)
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import frame
 from forkpoint.server.wires.errors import document as error_document
@@ -44,10 +54,10 @@ from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, 
 KEEP_ALIVE = b": keep-alive\n\n"
 STILL_OPEN = ResponseError(
     "server_error",
-    "The stream ends here, and the response may go on: it waits for an approval, or another server takes it over. "
-    "Read it later to see how it ended.",
+    "The stream ends here, and nobody knows yet how the response ends: it may wait for an approval, go on in another "
+    "server, or be committed already. Read it later.",
 )
-"""Why a stream ends before its response does."""
+"""Why a stream ends before it is known how its response does."""
 
 SILENCE = 10.0
 """Seconds of silence after which a stream says that it is alive."""
@@ -152,7 +162,6 @@ class ResponseStream:
         self.spoke = asyncio.Event()  # a model said something
         self.ran_tools = False  # tools of ours, whose work stays done
         self.tried_again = False  # the model was asked again here after a failure
-        self.is_open = False  # its last event does not say how the turn ended, for nobody knew
         self._holds = holds
         self._tells = tells  # whether anybody may read the events
         self._request_id = ""
@@ -327,16 +336,15 @@ class ResponseStream:
     def _fail(self, feed: Feed, error: BaseException) -> None:
         turn = self._turn or feed.turn or feed.joined or "00000000-0000-0000-0000-000000000000"
         self._begin(turn)
-        self.is_open = isinstance(error, OutcomeUnknown | StoreUnavailable)  # it may still be committed
         said = error_document(error, self._request_id)["error"]
         code = {"rate_limit_error": "rate_limit_exceeded"}.get(said["type"], "server_error")
         code = {"context_length_exceeded": said["code"], "content_filter": "invalid_prompt"}.get(said["code"], code)
+        why_failed = STILL_OPEN if is_open(feed) and self.echo.store else ResponseError(code, said["message"])
         status: ResponseStatus = "cancelled" if isinstance(error, TurnCancelled) else "failed"
         output = []
         if (why := why_refused(error)) is not None:
             output = [refusal_message(turn, why)]
             self._complete(output[0])
-        why_failed = ResponseError(code, said["message"])
         failed = failed_response(turn, self._started, self.echo, why_failed, status=status, output=output)
         self.events.end("response.failed", failed)
 
@@ -397,6 +405,11 @@ class ResponseStream:
             self._arguments(item, document["arguments"])
         done = {"name": document["name"], "arguments": document["arguments"]}
         self.events.add("response.function_call_arguments.done", **item.place, **done)
+
+
+def is_open(feed: Feed) -> bool:
+    """Whether a feed has ended, and its turn may go on all the same."""
+    return isinstance(feed.error, OutcomeUnknown | StoreUnavailable | ShuttingDown | TurnLost | TurnOpen | Busy)
 
 
 def why_refused(error: BaseException) -> str | None:
