@@ -134,11 +134,25 @@ def test_open_calls_are_answered_on_each_branch(place: Place) -> None:
     assert (text_of(one), text_of(other)) == ("Sun", "Rain")
 
 
-def test_a_result_without_its_call_is_refused_before_anything_begins(place: Place) -> None:
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "not stored"])
+def test_a_result_without_its_call_is_refused_before_anything_begins(place: Place, store: bool) -> None:
     first = place.ask("One")
-    refused = place.post([result("nobody", "x")], previous_response_id=first["id"])
-    assert problem(refused)[:2] == (400, "call_not_open")
+    for after in ({"previous_response_id": first["id"]}, {}):
+        for input in ([result("nobody", "x")], [result("nobody", "x"), {"role": "user", "content": "Two"}]):
+            assert problem(place.post(input, store=store, **after))[:2] == (400, "call_not_open")
     assert place.said(first["id"]) == ["One", "You said: One"]
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "not stored"])
+def test_a_call_has_one_result(place: Place, store: bool) -> None:
+    place.script(Reply(calls=(ScriptedCall("mine", "{}", "call-3"),)), Reply("Sun"))
+    asked = place.ask("Weather?", tools=[function("mine")])
+    results = [result("call-3", "sun"), result("call-3", "rain")]
+    assert problem(place.post(results, store=store, previous_response_id=asked["id"])) == (400, "invalid", "input")
+    answered = [*asked["output"], results[0]]  # the call that the path has, once more
+    assert text_of(place.ask(answered, store=store, previous_response_id=asked["id"])) == "Sun"
+    roles = [message["role"] for message in place.models.last.json["messages"]]
+    assert roles == ["user", "assistant", "tool"]
 
 
 def test_a_call_that_is_not_answered_is_recorded_as_that(place: Place) -> None:

@@ -145,12 +145,13 @@ class ResponseTurn:
         agent, _ = self._dressed(None)
         before: list[MessageBody] = []
         path: PathBefore | None = None
+        open_calls: Sequence[str] = ()
         if self.echo.previous_response_id is not None:
             turn, record = await self._previous()
             before = await self._path_to(record, turn)
-            path = PathBefore.to(record, turn)
-        given = paired([*before, *await self._bodies(agent, path)])
-        _check_new(given[len(before) :])
+            path, open_calls = PathBefore.to(record, turn), turn.open_calls.client
+        new = self._given(await self._bodies(agent, path), open_calls)
+        given = paired([*before, *(body for body in new if not isinstance(body, Imported))])
         wish = self._wish()
         folder = self._services.chat.wardrobe.workspace(wish)
         shared = self.echo.prompt_cache_key or agent.manifest.hash
@@ -158,7 +159,7 @@ class ResponseTurn:
         how = How(options=self.request.options, final=self.request.stream, retried=self._is_retried)
         return await self._backend.turns.once(
             agent,
-            _asked(given),
+            given,
             identity=identity,
             how=how,
             workspace=None if folder is None else Path(folder),
