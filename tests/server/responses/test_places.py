@@ -106,6 +106,15 @@ def test_a_conversation_that_was_used_by_its_id_is_not_moved_by_a_previous_respo
     assert place.conversation(third["id"]) != id
 
 
+def test_a_request_that_is_refused_makes_no_conversation_anybodys_own(place: Place) -> None:
+    first = place.ask("One")
+    named = conversation_id(place.conversation(first["id"]))
+    for refused in ([result("nobody", "x")], [{"type": "item_reference", "id": "msg_1"}], []):
+        assert place.post(refused, conversation=named).status_code == 400
+    second = place.ask("Two", previous_response_id=first["id"])
+    assert place.conversation(second["id"]) == place.conversation(first["id"])
+
+
 def test_a_native_turn_can_be_gone_on_from(place: Place) -> None:
     id = place.api.create()
     turn = place.api.run(id, "One").json()["id"]

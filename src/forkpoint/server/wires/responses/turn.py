@@ -336,7 +336,6 @@ class ResponseTurn:
         done = await self._again_in(record, tell)
         if done is not None:
             return done
-        await self._services.responses.adopt(self._backend, record)
         supersede = record.status == "interrupted"  # its process is gone, and nobody can go on with it here
         return await self._go(tell, record, supersede=supersede, if_revision=record.revision)
 
@@ -387,6 +386,8 @@ class ResponseTurn:
                 echo=self.echo.to_json(),
             ),
         )
+        if record is not None and self.echo.conversation is not None:  # somebody uses it as a conversation
+            await self._services.responses.adopt(self._backend, record)
         if again is not None:
             return await self._backend.turns.repeat(again, agent, new, tell)
         if self._key is not None:
