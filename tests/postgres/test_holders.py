@@ -1,5 +1,6 @@
 """Which process holds a turn: heartbeats by the database's clock, expiry, leaving, and turns that nobody here knows."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -61,6 +62,20 @@ async def test_a_process_says_that_it_is_alive_while_others_use_all_its_connecti
             for _ in range(3):  # one heartbeat could get through before it waits
                 ask(postgres, "UPDATE holder SET seen = 0")
                 await until(postgres, "SELECT 1 FROM holder WHERE seen > 0")
+
+
+async def test_a_store_that_is_closed_leaves_nothing_running(postgres: str) -> None:
+    before = asyncio.all_tasks()
+    store = await PostgresStore.open(postgres, settings=PostgresSettings(heartbeat=1_000))
+    await begin(store, (await create(store)).id)
+    with psycopg.connect(postgres) as db:
+        db.execute("LOCK TABLE turn IN ACCESS EXCLUSIVE MODE")  # the search for strays waits
+        await until(postgres, "SELECT 1 FROM pg_locks WHERE relation = 'turn'::regclass AND NOT granted")
+        closing = asyncio.create_task(store.close())
+        await until(postgres, "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM holder)")
+        await anyio.wait_all_tasks_blocked()
+    await closing
+    assert asyncio.all_tasks() == before
 
 
 async def test_a_turn_of_a_silent_process_is_interrupted_and_can_be_taken_over(postgres: str) -> None:

@@ -169,6 +169,8 @@ class OpenDatabase:
             await self.pulse.close()
             await self.connections.close()
             await self.barriers.close()
+            if self._beating:  # a thread of theirs may be connecting just now: nobody else would close what it opens
+                await asyncio.wait(self._beating)
 
     async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Does work again and again while this process holds turns, or may hold some. No failure ends this."""

@@ -90,7 +90,6 @@ class HotLink:
         connection.add_notice_handler(self._hear)
         self._cursor = psycopg.AsyncRawCursor(connection, row_factory=dict_row)
         self._cursor.format = psycopg.pq.Format.BINARY
-        self._socket = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
     @classmethod
     async def open(cls, address: PostgresAddress, conninfo: str) -> "HotLink":
@@ -161,13 +160,15 @@ class HotLink:
     def cut(self) -> None:
         """Lets whoever waits for the server hear that the connection is lost."""
         self._is_cut = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(psycopg.Error, OSError):
+            connected = socket.socket(fileno=self.connection.fileno())
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+            connected.detach()  # the connection closes it
 
     async def close(self) -> None:
         with suppress(psycopg.Error):
             await self.connection.close()
-        self._socket.close()
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
         if is_unreplicated(notice):

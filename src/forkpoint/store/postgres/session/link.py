@@ -6,6 +6,7 @@ can shut its socket down, and the thread hears that the connection is lost.
 Tests: tests/postgres/test_transactions.py.
 """
 
+import os
 import socket
 import time
 from contextlib import suppress
@@ -81,7 +82,7 @@ class Link:
         self._waits: tuple[float, float] | None = None  # since when it waits for the server, and how long at most
         self._is_unreplicated = False
         self.connection.add_notice_handler(self._hear)
-        self._socket = socket.fromfd(self.connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = socket.socket(fileno=os.dup(self.connection.fileno()))  # for another thread: see `cut`
 
     @property
     def is_broken(self) -> bool:
