@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,6 +50,33 @@ def test_a_database_that_starts_later_is_waited_for(
     server.start()
     url = line(process, "Forkpoint serves at").split()[3].rstrip(".")
     assert httpx2.get(f"{url}/ready").status_code == 200
+
+
+SERVES = """
+import sys
+from forkpoint.llm import LLM
+from forkpoint.server import lifecycle
+from forkpoint.server.agents.catalog import Catalog
+from forkpoint.server.settings import ServerSettings
+
+agents = Catalog.of_model(LLM("scripted/echo"))
+place = {"host": "127.0.0.1", "port": 0, "told": lambda url: print(url, file=sys.stderr)}
+lifecycle.run(sys.argv[1], agents, None, ServerSettings(), **place)
+"""
+
+
+def test_a_database_that_goes_away_while_a_server_starts_is_waited_for(make_server: Callable[..., Server]) -> None:
+    """The server has read its keys and its file from the store by then."""
+    server = make_server()
+    server.stop()
+    command = [sys.executable, "-c", SERVES, server.url()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert "did not answer" in line(process, "Trying again in")
+            server.start()
+            assert httpx2.get(f"{line(process, '^http').strip()}/ready").status_code == 200
+        finally:
+            process.kill()
 
 
 def test_a_signal_ends_the_wait(serving: Callable[[str], "subprocess.Popen[str]"]) -> None:

@@ -4,7 +4,8 @@ The first signal (SIGTERM, Ctrl-C) makes it drain. It says at once that it is no
 each connection with its next answer, so that clients go elsewhere. Turns and other requests that run have the grace
 time to finish. Then it hands over the turns that have not: they are left open with their journals, and another server
 on the store can go on with them as soon as this one is gone. A second signal shortens the grace time to nothing; a
-third one ends the process, whatever a tool still does. Tests: tests/server/test_shutdown.py, test_rolling.py.
+third one ends the process, whatever a tool still does.
+Tests: tests/server/test_shutdown.py, test_rolling.py, tests/postgres/test_absence.py.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from fastapi import FastAPI
 
 from forkpoint.agent.condense.condenser import asked_by
 from forkpoint.llm.call import load_modules
+from forkpoint.server.absence import once_there
 from forkpoint.server.agents.catalog import Catalog
 from forkpoint.server.app import create_app, stop
 from forkpoint.server.http.address import BACKLOG, listen
@@ -57,7 +59,9 @@ def run(
     async def serve() -> None:
         listening = listen(host, port)
         try:
-            opened = await open_store(store, retention=retention(_kept(settings)))
+            opened = await once_there(
+                store, lambda: open_store(store, retention=retention(_kept(settings))), _log.warning
+            )
             app = create_app(opened, agents, keyring=keyring, settings=settings)
             url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             await Listening(app, lambda: told(url)).serve(sockets=[listening])
