@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
+from forkpoint.errors import StoreUnavailable
 from forkpoint.server.http.metrics import Metrics
 from forkpoint.server.live.feed import Feed, Mailbox
 from forkpoint.server.live.relay import MOST_BYTES, MOST_HINTS, Relay
@@ -130,12 +131,63 @@ async def test_many_small_updates_go_in_few_hints_and_what_does_not_fit_is_a_gap
         assert len(air.said) - before < MOST_HINTS
 
 
+Loses: TypeAlias = Literal["nothing", "on the way", "with an error"]
+
+
+class BadAir(Air):
+    """Hints that are lost: on their way, or since the database refuses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses: Loses = "nothing"
+
+    async def tell(self, text: str) -> None:
+        how = self.loses if text.startswith('["said"') else "nothing"
+        if how == "nothing":
+            await super().tell(text)
+        else:
+            self.loses = "nothing"
+        if how == "with an error":
+            raise StoreUnavailable("the store", "it was away")
+
+
+@pytest.mark.parametrize("how", ["on the way", "with an error"])
+async def test_a_hint_that_is_lost_is_a_gap(how: Loses) -> None:
+    air = BadAir()
+    async with nodes(air) as (one, two):
+        mailbox = two.watching.watch("default", ID, 1)
+        await until(lambda: ("default", ID) in one.relay.wishes)
+        feed = one.begin()
+        feed.tell(TextPiece("Good"))
+        await read(mailbox, "Good")
+        air.loses = how
+        feed.tell(TextPiece(" mor"))
+        await until(lambda: air.loses == "nothing")
+        feed.tell(TextPiece("ning"))
+        got = await read(mailbox, "ning")
+        assert got.startswith('event: gap\ndata: {"dropped":1}')
+
+
+async def test_a_gap_is_told_though_the_turn_says_nothing_more() -> None:
+    air = BadAir()
+    async with nodes(air) as (one, two):
+        mailbox = two.watching.watch("default", ID, 1)
+        await until(lambda: ("default", ID) in one.relay.wishes)
+        feed = one.begin()
+        feed.tell(TextPiece("Good"))
+        await read(mailbox, "Good")
+        air.loses = "with an error"
+        feed.tell(TextPiece(" morning"))
+        assert "event: gap" in await read(mailbox, '"dropped":1')
+
+
 async def test_a_wish_that_is_not_repeated_ends() -> None:
     async with nodes(Air()) as (one, two):
         mailbox = two.watching.watch("default", ID, 1)
         await until(lambda: one.relay.wishes)
         two.watching.leave("default", ID, mailbox)
-        one.relay._wishes = {key: (box, 0.0) for key, (box, _) in one.relay._wishes.items()}
+        for wish in one.relay._wishes.values():
+            wish.until = 0.0
         await until(lambda: not one.relay.wishes)
         assert one.watching.mailboxes("default", ID) == ()
 
