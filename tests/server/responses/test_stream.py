@@ -1,7 +1,7 @@
 """A stream says what is stored, under ids that do not change, and always ends in one of three events."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -32,6 +32,14 @@ def shared() -> Iterator[Place]:
     with responding(tools=[look], llm={"api": "responses", "reasoning_effort": "low"}) as place:
         yield place
         left_nothing(place.server)
+
+
+@pytest.fixture(scope="module")
+def places(shared: Place) -> Iterator[Mapping[str, Place]]:
+    """Servers by what their models speak."""
+    with responding(tools=[look], llm={"api": "chat"}) as chat:
+        yield {"responses": shared, "chat": chat}
+        left_nothing(chat.server)
 
 
 @pytest.fixture
@@ -93,6 +101,37 @@ def test_calls_of_the_agents_own_tools_are_shown_only_if_they_are_wanted(place: 
     assert [item["type"] for item in shown["output"]] == kinds_shown
     assert shown["output"][2]["output"] == "it is there"
     assert place.get(hidden["id"], **{"include[]": "server_tool_calls"})["output"][1]["name"] == "look"
+
+
+CALLS = tuple(ScriptedCall("mine", '{"at":"sea"}', id) for id in ("a", "b", "a", "c"))
+LOOKS = tuple(ScriptedCall("look", f'{{"what":"{what}"}}', what) for what in ("sea", "lake"))
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [Reply("Words", reasoning=("One", "Two"), calls=CALLS[:2])],
+        [Reply("\n\n", calls=CALLS[:2])],
+        [Reply("Words", calls=CALLS)],
+        [Reply("Let me look", calls=LOOKS), Reply("Found", reasoning="So it is")],
+        [Reply("Words", calls=(LOOKS[0], CALLS[1], LOOKS[1]))],
+        [Reply(calls=(*LOOKS, LOOKS[0])), Reply("Found")],
+    ],
+    ids=["thoughts", "blank", "one id twice", "ours", "ours beside the client's", "ours with one id"],
+)
+@pytest.mark.parametrize("include", [[], ["server_tool_calls"]], ids=["hidden", "included"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_each_item_is_told_at_the_place_that_it_has_in_the_output(
+    places: Mapping[str, Place], api: str, include: list[str], replies: list[Reply]
+) -> None:
+    place = places[api]
+    place.script(*replies)
+    events = place.stream("Hi", tools=[function("mine")], include=include)
+    told = {event["item"]["id"]: event["output_index"] for event in events if event["type"].endswith("item.added")}
+    final = events[-1]["response"]
+    assert told == {item["id"]: index for index, item in enumerate(final["output"])}
+    assert place.get(final["id"], **{"include[]": include})["output"] == final["output"]
+    assert sorted(ids(events)) == sorted(told)
 
 
 def test_thoughts_go_back_to_their_provider_untouched(place: Place) -> None:

@@ -104,6 +104,12 @@ def custom_call(id: str, call_id: str, name: str, input: str, status: str = "com
     return {"type": "custom_tool_call", "id": id, "call_id": call_id, "name": name, "input": input, "status": status}
 
 
+def call_output(turn: str, result: ToolResult) -> dict[str, Any]:
+    """The result of a call that ran in a turn."""
+    shown = {"type": "function_call_output", "id": result_item_id(turn, result.call_id), "call_id": result.call_id}
+    return shown | {"output": _result(result), "status": "completed" if result.status == "done" else "incomplete"}
+
+
 def reasoning(id: str, summary: Sequence[str] = ()) -> dict[str, Any]:
     parts = [{"type": "summary_text", "text": text} for text in summary]
     return {"type": "reasoning", "id": id, "summary": parts, "content": None, "encrypted_content": None}
@@ -156,12 +162,10 @@ class _Reader:
                 self._output[id] = ShownItem(id, message(id, said), events, False)
             case ToolCall() as body if response is not None:
                 self._call(body, response, event)
-            case ToolResult(call_id=call, status=status) as body if self._has_begun:
+            case ToolResult(call_id=call) as body if self._has_begun:
                 if call in self._ours and SERVER_CALLS in self._echo.include:
-                    id = result_item_id(self._turn, call)
-                    document: dict[str, Any] = {"type": "function_call_output", "id": id, "call_id": call}
-                    document |= {"output": _result(body), "status": "completed" if status == "done" else "incomplete"}
-                    self._output[id] = ShownItem(id, document, (event,), False)
+                    document = call_output(self._turn, body)
+                    self._output[document["id"]] = ShownItem(document["id"], document, (event,), False)
             case ToolResult(status="not_answered"):
                 pass  # nobody has sent it
             case UserMessage() | SystemMessage() | AssistantMessage() | ToolCall() | ToolResult() | Reasoning() as body:

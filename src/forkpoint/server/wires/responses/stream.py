@@ -26,6 +26,7 @@ from forkpoint.errors import (
     TurnLost,
     TurnOpen,
 )
+from forkpoint.events import ToolResult
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.live.stream import frame
 from forkpoint.server.wires.errors import document as error_document
@@ -40,6 +41,7 @@ from forkpoint.server.wires.responses.document import (
 )
 from forkpoint.server.wires.responses.ids import call_item_id, message_id, reasoning_id
 from forkpoint.server.wires.responses.output import (
+    call_output,
     custom_call,
     function_call,
     message,
@@ -48,8 +50,8 @@ from forkpoint.server.wires.responses.output import (
     refusal,
     refusal_message,
 )
-from forkpoint.server.wires.responses.request import Echo
-from forkpoint.updates import Answered, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
+from forkpoint.server.wires.responses.request import SERVER_CALLS, Echo
+from forkpoint.updates import Answered, CallEnded, CallPiece, CallStarted, ReasoningPiece, TextPiece, TurnStarted
 
 KEEP_ALIVE = b": keep-alive\n\n"
 STILL_OPEN = ResponseError(
@@ -169,6 +171,9 @@ class ResponseStream:
         self._started = 0
         self._response = 1  # the number of the model's response that is being told
         self._items: dict[str, _ToldItem] = {}
+        self._blank: list[str] = []  # white space of this response that waits for words
+        self._ours: dict[str, ToolResult | None] = {}  # own calls whose results are to be told: in the order of calls
+        self._is_behind = False  # an item can only be told at the end: so are those after it, for their order is fixed
         self._owners: dict[str, int] = {}  # of this response: which call has an id, for a provider may give one twice
 
     def hear(self, update: Update) -> None:
@@ -190,9 +195,13 @@ class ResponseStream:
             case CallStarted():
                 self.ran_tools = True
                 return
+            case CallEnded(result=result):
+                self._result(result)
+                return
             case Answered(called=called):
                 self.tried_again = self.tried_again or called.attempts > 1
                 self._owners.clear()
+                self._blank.clear()
                 if called.error is None:
                     self._response += 1
                 return
@@ -227,18 +236,22 @@ class ResponseStream:
     # While the model speaks.
 
     def _text(self, text: str) -> None:
-        id = message_id(self._turn, self._response)
-        item = self._items.get(id)
+        item = self._items.get(id := message_id(self._turn, self._response))
         if item is None:
-            item = self._items[id] = _ToldItem(id, len(self._items), "message")
-        item.blank.append(text)
-        if not item.is_told:
+            if self._is_behind:
+                return
+            self._blank.append(text)
             if not text.strip():
                 return  # white space at the beginning waits for the words that follow
+            text = "".join(self._blank)
+            item = self._item(id)
             self._open_message(item)
-        delta = "".join(item.blank)
-        item.blank.clear()
-        self._text_delta(item, delta)
+        self._text_delta(item, text)
+
+    def _item(self, id: str) -> "_ToldItem":
+        """An item that nothing was told of yet: the next one of the output."""
+        item = self._items[id] = _ToldItem(id, len(self._items))
+        return item
 
     def _open_message(self, item: "_ToldItem", part: dict[str, Any] | None = None) -> None:
         item.is_told = True
@@ -253,10 +266,11 @@ class ResponseStream:
         self.events.add_delta(item.head, delta)
 
     def _thought(self, text: str, index: int) -> None:
-        id = reasoning_id(self._turn, self._response, index)
-        item = self._items.get(id)
+        item = self._items.get(id := reasoning_id(self._turn, self._response, index))
         if item is None:
-            item = self._items[id] = _ToldItem(id, len(self._items), "reasoning")
+            if self._is_behind:
+                return
+            item = self._item(id)
             self._open_thought(item)
         if text:
             self._thought_delta(item, text)
@@ -274,20 +288,35 @@ class ResponseStream:
         self.events.add_delta(item.head, delta)
 
     def _call(self, piece: CallPiece) -> None:
-        # A call without an id, or with the id of another, comes at the end, with its id in the history.
+        is_clients = self.agent is not None and self.agent.is_client_tool(piece.tool)
         is_its_own = bool(piece.call_id) and self._owners.setdefault(piece.call_id, piece.index) == piece.index
-        if not is_its_own or self.agent is None or not self.agent.is_client_tool(piece.tool):
+        if not is_clients and SERVER_CALLS not in self.echo.include:
             return
-        custom = piece.tool in self.echo.custom
-        id = call_item_id(self._turn, self._response, piece.call_id, custom=custom)
-        item = self._items.get(id)
+        if not is_its_own:  # a call without an id, or with the id of another, gets its id with the history
+            self._is_behind = True
+            return
+        custom = is_clients and piece.tool in self.echo.custom
+        item = self._items.get(id := call_item_id(self._turn, self._response, piece.call_id, custom=custom))
         if item is None:
-            kind = "custom_tool_call" if custom else "function_call"
-            item = self._items[id] = _ToldItem(id, len(self._items), kind)
+            if self._is_behind:
+                return
+            item = self._item(id)
             made = custom_call if custom else function_call
             self._open_call(item, made(id, piece.call_id, piece.tool, "", "in_progress"))
+            if not is_clients:
+                self._ours[piece.call_id] = None
         if piece.arguments and not custom:  # the input of a custom tool is told when all of it is there
             self._arguments(item, piece.arguments)
+
+    def _result(self, result: ToolResult) -> None:
+        if result.call_id not in self._ours or self._is_behind:
+            return
+        self._ours[result.call_id] = result
+        for id, ended in list(self._ours.items()):
+            if ended is None:
+                return
+            del self._ours[id]
+            self._complete(call_output(self._turn, ended))
 
     def _open_call(self, item: "_ToldItem", opened: dict[str, Any]) -> None:
         item.is_told = True
@@ -349,9 +378,10 @@ class ResponseStream:
         self.events.end("response.failed", failed)
 
     def _complete(self, document: dict[str, Any]) -> None:
-        item = self._items.get(document["id"])
-        if item is None:
-            item = self._items[document["id"]] = _ToldItem(document["id"], len(self._items), document["type"])
+        item = self._items.get(document["id"]) or self._item(document["id"])
+        if item.is_done:
+            return
+        item.is_done = True
         match document["type"]:
             case "message":
                 self._complete_message(item, document)
@@ -426,14 +456,13 @@ def _last(response: ResponseDocument) -> str:
 class _ToldItem:
     """An item as far as it was told."""
 
-    def __init__(self, id: str, index: int, kind: str) -> None:
+    def __init__(self, id: str, index: int) -> None:
         self.id = id
         self.index = index
-        self.kind = kind
         self.is_told = False
+        self.is_done = False
         self.head = b""  # of the events that add to its text
         self.said: list[str] = []
-        self.blank: list[str] = []  # white space that waits for words
 
     @property
     def place(self) -> dict[str, Any]:
