@@ -12,11 +12,12 @@ from tests.server.support.turning import Gate, left_nothing
 
 from forkpoint.engine import Engine
 from forkpoint.server.http.keys import Keyring, Keys, add_key
+from forkpoint.server.wires.responses.ids import conversation_id
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 
 def echo(heard: Heard) -> Reply:
-    if heard.text == "Hold" and len(heard.body["messages"]) == 1:
+    if heard.text == "Hold" and heard.body["messages"][-1]["role"] == "user":
         return Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
     return Reply(f"You said: {heard.text}")
 
@@ -134,6 +135,19 @@ def test_a_key_without_the_role_is_told_which_one_it_needs(tmp_path: Path) -> No
             assert "needs a key with the role operate" in refused.value.message
             assert "forkpoint keys add NAME --role operate" in refused.value.message
         assert [item.id for item in client.conversations.items.list(id)] == [last]
+
+
+def test_nothing_is_deleted_while_a_turn_runs_on_it(place: Place, gate: Gate) -> None:
+    first = place.ask("One")
+    made = place.ask("Hold", previous_response_id=first["id"], background=True)
+    gate.reached()
+    path = f"/v1/conversations/{conversation_id(place.conversation(first['id']))}"
+    for busy in (f"/v1/responses/{first['id']}", path):
+        assert problem(place.api.http.delete(busy)) == (400, "conversation_locked", "conversation")
+    gate.open()
+    left_nothing(place.server)
+    assert place.get(made["id"])["status"] == "completed"
+    assert place.api.http.delete(path).status_code == 200
 
 
 def test_one_that_runs_is_cancelled_first(place: Place, gate: Gate) -> None:

@@ -20,7 +20,7 @@ from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, Conv
 from forkpoint.server.wires.responses.ids import conversation_id, conversation_named
 from forkpoint.server.wires.responses.input import InputItem, read_input
 from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, list_of
-from forkpoint.server.wires.responses.removal import remove_item
+from forkpoint.server.wires.responses.removal import delete_unless_busy, remove_item
 from forkpoint.server.wires.responses.request import Item, Metadata
 from forkpoint.server.wires.responses.service import check_metadata, metadata_of, with_metadata
 from forkpoint.store import StoredConversation
@@ -140,7 +140,7 @@ async def update_openai_conversation(call: CallMade, conversation: _ID) -> Respo
 async def delete_openai_conversation(call: CallMade, conversation: _ID) -> Response:
     """Delete a conversation. Its forks stay."""
     record = await _found(call, conversation)
-    await call.backend.delete(record.id)
+    await delete_unless_busy(call, record)
     call.services.collector.soon()
     return answer(OpenAIConversationDeleted(conversation_id(record.id)))
 

@@ -66,6 +66,14 @@ class _LastItem(Struct, frozen=True):
         return copies
 
 
+async def delete_unless_busy(call: ApiCall, record: StoredConversation, *, if_revision: int | None = None) -> None:
+    """Deletes a conversation. Raises `Held`, `Stale`, and `Busy.conversation_locked` while a turn runs there."""
+    try:
+        await call.backend.delete(record.id, if_revision=if_revision)
+    except Busy:
+        raise Busy.conversation_locked(record.name) from None
+
+
 async def remove_response(call: ApiCall, turn: Turn) -> None:
     """Makes a response unknown. A response that still runs is cancelled first."""
     if turn.outcome in {"running", "interrupted"}:
@@ -85,7 +93,7 @@ async def _remove_from(call: ApiCall, record: StoredConversation, turn: Turn) ->
     first = next((event for event in turn.events if isinstance(event, Event)), None)
     assert first is not None
     if first.id.ordinal <= record.own_from + 1:  # it is all that the conversation has of its own
-        await call.backend.delete(record.id, if_revision=record.revision)
+        await delete_unless_busy(call, record, if_revision=record.revision)
     else:
         await _rewind_before(call, record, first.id)
     call.services.collector.soon()

@@ -118,7 +118,12 @@ async def get_response(
 
 
 @calls(
-    "DELETE", "/v1/responses/{response}", role="operate", openai=True, gives=ResponseDeleted, raises="not_found held"
+    "DELETE",
+    "/v1/responses/{response}",
+    role="operate",
+    openai=True,
+    gives=ResponseDeleted,
+    raises="not_found conversation_locked held",
 )
 async def delete_response(call: CallMade, response: _ID) -> Response:
     """Delete a response: its id is not known any more.
