@@ -222,6 +222,49 @@ def test_a_message_may_follow_a_call_that_nobody_answered(place: Place) -> None:
     assert [one["type"] for one in items(place, id)] == ["message", "function_call", *["message"] * 3]
 
 
+def kinds(place: Place, path: str) -> list[str]:
+    return [item["type"] for item in place.api.http.get(path, params={"order": "asc"}).json()["data"]]
+
+
+CUSTOM_CALL = {"type": "custom_tool_call", "call_id": "c1", "name": "shell", "input": "ls"}
+CUSTOM_RESULT = {"type": "custom_tool_call_output", "call_id": "c1", "output": "files"}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+def test_items_of_custom_tools_that_were_added_are_listed_as_that(place: Place, at_once: bool) -> None:
+    id = create(place, message("One"))
+    added = (
+        add(place, id, CUSTOM_CALL, CUSTOM_RESULT)
+        if at_once
+        else [*add(place, id, CUSTOM_CALL), *add(place, id, CUSTOM_RESULT)]
+    )
+    assert [one["type"] for one in added] == ["custom_tool_call", "custom_tool_call_output"]
+    assert items(place, id)[1:] == added
+    assert added[0]["input"] == "ls"
+    place.ask("Two", conversation=id)
+    (call,) = place.models.last.json["messages"][1]["tool_calls"]
+    assert call["function"] == {"name": "shell", "arguments": '{"input":"ls"}'}
+
+
+def test_a_result_of_a_custom_tool_that_a_model_called_is_listed_as_that(place: Place) -> None:
+    tool = {"type": "custom", "name": "shell"}
+    for results_by_items in (True, False):
+        id = create(place)
+        place.script(Reply(calls=(ScriptedCall("shell", '{"input":"ls"}', "c1"),)), Reply("Fine"))
+        place.ask("One", tools=[tool], conversation=id)
+        if results_by_items:
+            add(place, id, CUSTOM_RESULT)
+        else:
+            place.ask([CUSTOM_RESULT], conversation=id)
+        assert kinds(place, f"{PATH}/{id}/items")[1:3] == ["custom_tool_call", "custom_tool_call_output"]
+
+
+def test_input_items_of_custom_tools_are_that_though_the_request_lists_no_tools(place: Place) -> None:
+    made = place.ask([message("One"), CUSTOM_CALL, CUSTOM_RESULT, message("Two")])
+    shown = kinds(place, f"/v1/responses/{made['id']}/input_items")
+    assert shown == ["message", "custom_tool_call", "custom_tool_call_output", "message"]
+
+
 def test_pages_go_on_by_the_last_id_of_the_list(place: Place) -> None:
     id = create(place, *(message(f"Message {n}") for n in range(5)))
     seen: list[str] = []

@@ -18,7 +18,7 @@ from forkpoint.errors import Busy, Invalid, NotFound, Stale, TurnOpen
 from forkpoint.events import AssistantMessage, Event, NewEvent, Reasoning, ToolCall, ToolResult
 from forkpoint.server.http.call import ApiCall
 from forkpoint.server.wires.responses.ids import turn_of_item
-from forkpoint.server.wires.responses.input import InputItem, ItemReference
+from forkpoint.server.wires.responses.input import InputItem, ItemReference, attributed, custom_results, is_custom
 from forkpoint.server.wires.responses.output import ShownItem, items_of
 from forkpoint.server.wires.responses.paging import ItemList, list_of
 from forkpoint.server.wires.responses.request import Echo
@@ -130,10 +130,25 @@ class ConversationItems:
     async def _shown(self, events: Sequence[Event]) -> TurnOnPath:
         turn, echo = events[0].turn, Echo(model="")
         if any(isinstance(event.body, ToolCall | ToolResult) for event in events):
-            # What the turn's request said of its tools.
-            echo = Echo.from_json(echo_of((await self._call.backend.placement.turn(turn)).input))
+            echo = await self._echo(turn)
+        if not echo.model and isinstance(events[0].body, ToolResult):  # a note: what came before knows the call
+            echo = replace(echo, custom_results=await self._custom_calls_before(events[0]))
         echo = replace(echo, include=(*echo.include, *self._include))
         return TurnOnPath(tuple(events), items_of(turn, events, echo))
+
+    async def _echo(self, turn: str) -> Echo:
+        """What a turn's request said of its tools."""
+        return Echo.from_json(echo_of((await self._call.backend.placement.turn(turn)).input))
+
+    async def _custom_calls_before(self, first: Event) -> tuple[str, ...]:
+        """Calls of custom tools that a client brought along, or that a model made, not long before an event."""
+        upto = first.id.ordinal - 1
+        custom: list[str] = []
+        for events in _turns(await self._events(max(upto - _STEP, 0), upto)):
+            calls = [event.body for event in events if isinstance(event.body, ToolCall) and event.body.client]
+            named = (await self._echo(events[0].turn)).custom if calls else ()
+            custom += [call.call_id for call in calls if call.tool in named or is_custom(call)]
+        return tuple(custom)
 
 
 def _turns(events: Sequence[Event]) -> list[list[Event]]:
@@ -154,7 +169,7 @@ async def add_items(call: ApiCall, record: StoredConversation, items: Sequence[I
     except (Busy, Stale, TurnOpen):
         raise Busy.conversation_locked(record.name) from None
     added = await call.backend.events(record.id, after=noted.first.ordinal - 1, limit=len(bodies))
-    return items_of(noted.turn, added, Echo(model=""))
+    return items_of(noted.turn, added, Echo(model="", custom_results=custom_results(items)))
 
 
 def check_items(call: ApiCall, items: Sequence[InputItem], open_calls: Sequence[str] = ()) -> list[MessageBody]:
@@ -167,10 +182,7 @@ def _body(item: InputItem, agent: Agent) -> MessageBody:
     body = item.body
     if isinstance(body, ItemReference):
         raise Invalid.unsupported(f"{body.place}.type", "a reference adds nothing; send the item itself")
-    if isinstance(body, AssistantMessage | ToolCall | Reasoning):
-        is_its = agent.llm.wire == "responses"
-        return replace(body, provider=agent.manifest.origin) if is_its else replace(body, item=None)
-    return body
+    return attributed(body, agent)
 
 
 def _paired(bodies: Sequence[MessageBody], open_calls: Sequence[str]) -> Iterator[MessageBody]:

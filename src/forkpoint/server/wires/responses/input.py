@@ -5,12 +5,14 @@ gets them back untouched. Ids that this server gave to items are no provider's, 
 Tests: tests/server/responses/test_input.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
+from forkpoint.agent.agent import Agent
 from forkpoint.backend.messages import MessageBody
 from forkpoint.errors import Invalid, TooLarge
 from forkpoint.events import (
@@ -45,6 +47,7 @@ class InputItem(Struct, frozen=True):
 
     body: MessageBody | ItemReference
     id: str | None = None
+    is_custom_result: bool = False  # the result of a custom tool
 
 
 def read_input(input: str | Sequence[Raw], place: str = "input") -> tuple[InputItem, ...]:
@@ -65,6 +68,33 @@ def read_input(input: str | Sequence[Raw], place: str = "input") -> tuple[InputI
     return tuple(items)
 
 
+def custom_results(items: Iterable[InputItem]) -> tuple[str, ...]:
+    """The calls whose results a client sent as those of custom tools."""
+    bodies = [item.body for item in items if item.is_custom_result]
+    return tuple(body.call_id for body in bodies if isinstance(body, ToolResult))
+
+
+def attributed(body: MessageBody, agent: Agent) -> MessageBody:
+    """What an item says, for this agent: items go back untouched if its model speaks Responses."""
+    if not isinstance(body, AssistantMessage | ToolCall | Reasoning) or body.provider is not None:
+        return body
+    if isinstance(body, ToolCall) and is_custom(body):
+        return body  # its model knows the tool as a function, and is sent that
+    is_its = agent.llm.wire == "responses" and body.item is not None
+    return replace(body, provider=agent.manifest.origin) if is_its else replace(body, item=None)
+
+
+def is_custom(call: ToolCall) -> bool:
+    """Whether a client brought a call along as that of a custom tool."""
+    if call.item is None or call.provider is not None:
+        return False
+    return bool(msgspec.json.decode(call.item, type=_Kind).type == "custom_tool_call")
+
+
+class _Kind(Struct):
+    type: Any = None
+
+
 def _read_item(raw: Raw, place: str, tools: dict[str, str]) -> InputItem | None:
     fields = object_of(raw, place)
     item: dict[str, Any] = value_of(raw, place)
@@ -82,7 +112,7 @@ def _read_item(raw: Raw, place: str, tools: dict[str, str]) -> InputItem | None:
             call_id, name = _text(item, "call_id", place), _text(item, "name", place)
             tools[call_id] = name
             wrapped = msgspec.json.encode({"input": _text(item, "input", place, blank=True)}).decode()
-            body = ToolCall(call_id, name, wrapped, client=True)
+            body = ToolCall(call_id, name, wrapped, client=True, item=_verbatim(fields))
         case "function_call_output" | "custom_tool_call_output":
             call_id = _text(item, "call_id", place)
             body = ToolResult(call_id, tools.get(call_id, ""), _result(item.get("output"), f"{place}.output"))
@@ -95,7 +125,7 @@ def _read_item(raw: Raw, place: str, tools: dict[str, str]) -> InputItem | None:
         case _:
             shown = kind[:64] if isinstance(kind, str) and kind.replace("_", "").isalnum() else "this type"
             raise Invalid.unsupported(f"{place}.type", f"items of the type {shown} are not known")
-    return None if body is None else InputItem(body, id)
+    return None if body is None else InputItem(body, id, kind == "custom_tool_call_output")
 
 
 def _message(item: dict[str, Any], fields: dict[str, Raw], place: str) -> MessageBody | None:

@@ -38,6 +38,7 @@ from forkpoint.server.wires.responses.ids import (
     refusal_id,
     result_item_id,
 )
+from forkpoint.server.wires.responses.input import is_custom
 from forkpoint.server.wires.responses.request import ENCRYPTED, SERVER_CALLS, Echo
 
 Said = Event | StagedEvent
@@ -138,6 +139,7 @@ class _Reader:
         self._thoughts: dict[int, int] = {}  # how many each response has
         self._finishes: dict[int, str | None] = {}  # how the answers of the models ended, in order
         self._ours: set[str] = set()  # calls of the agent's own tools
+        self._custom = set(echo.custom_results)  # calls of custom tools
 
     def items(self) -> list[ShownItem]:
         return [*self._input, *map(self._finished, self._output.values())]
@@ -221,13 +223,14 @@ class _Reader:
             case AssistantMessage(parts=parts):
                 return message(named("msg"), "".join(part.text for part in parts if isinstance(part, Text)))
             case ToolCall(call_id=call, tool=tool, arguments=arguments):
-                if tool in self._echo.custom:
+                if tool in self._echo.custom or is_custom(body):
+                    self._custom.add(call)
                     return custom_call(named("ctc"), call, tool, custom_input(arguments))
                 return function_call(named("fc"), call, tool, arguments)
             case ToolResult(call_id=call, tool=tool):
-                is_custom = tool in self._echo.custom
-                kind = "custom_tool_call_output" if is_custom else "function_call_output"
-                shown = {"type": kind, "id": named("ctco" if is_custom else "fco"), "call_id": call}
+                custom = tool in self._echo.custom or call in self._custom
+                kind = "custom_tool_call_output" if custom else "function_call_output"
+                shown = {"type": kind, "id": named("ctco" if custom else "fco"), "call_id": call}
                 return shown | {"output": _result(body), "status": "completed"}
             case Reasoning():
                 return _thought(named("rs"), body, encrypted=ENCRYPTED in self._echo.include)

@@ -30,7 +30,7 @@ from forkpoint.server.wires.body import (
     text_of,
     value_of,
 )
-from forkpoint.server.wires.responses.input import InputItem, read_input
+from forkpoint.server.wires.responses.input import InputItem, custom_results, read_input
 from forkpoint.wire.chat_messages import Sent
 
 MOST_TOOLS = 512
@@ -188,6 +188,7 @@ class Echo(Struct, frozen=True, omit_defaults=True):
     conversation: str | None = None  # the id of the conversation that it is a turn of, if the request named one
     tools: Raw = Raw(b"[]")
     custom: tuple[str, ...] = ()  # the names of the custom tools among them
+    custom_results: tuple[str, ...] = ()  # the calls whose results came as those of custom tools
     tool_choice: Raw = Raw(b'"auto"')
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = None
@@ -250,6 +251,7 @@ def read_request(body: bytes, *, strict: bool) -> AskedResponse:
     form, format = _output(sent.text)
     options, choice = _options(sent, tools)
     _check_together(sent)
+    items = read_input(sent.input)
     store = sent.store is not False
     conversation = sent.conversation.id if isinstance(sent.conversation, ResponseConversation) else sent.conversation
     echo = Echo(
@@ -259,6 +261,7 @@ def read_request(body: bytes, *, strict: bool) -> AskedResponse:
         conversation=conversation,
         tools=Raw(msgspec.json.encode(tools.shown)),
         custom=tools.custom,
+        custom_results=custom_results(items),
         tool_choice=choice,
         parallel_tool_calls=sent.parallel_tool_calls is not False,
         max_output_tokens=sent.max_output_tokens,
@@ -281,7 +284,7 @@ def read_request(body: bytes, *, strict: bool) -> AskedResponse:
     )
     return AskedResponse(
         model=sent.model,
-        items=read_input(sent.input),
+        items=items,
         echo=echo,
         stream=bool(sent.stream),
         tools=tools.schemas,

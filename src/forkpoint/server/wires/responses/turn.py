@@ -56,7 +56,7 @@ from forkpoint.server.wires.body import digest_of
 from forkpoint.server.wires.errors import should_retry
 from forkpoint.server.wires.identity import RETRIES, is_retry, read_identity
 from forkpoint.server.wires.responses.ids import conversation_named, turn_of_response
-from forkpoint.server.wires.responses.input import InputItem, ItemReference
+from forkpoint.server.wires.responses.input import InputItem, ItemReference, attributed
 from forkpoint.server.wires.responses.references import PathBefore, referenced
 from forkpoint.server.wires.responses.request import read_request
 from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_its_end
@@ -413,18 +413,13 @@ class ResponseTurn:
         return replace(settings, workspace=self._services.chat.wardrobe.workspace(self._wish()))
 
     async def _bodies(self, agent: Agent, path: PathBefore | None) -> list[MessageBody]:
-        """What the input says, for this agent: items go back untouched if its model speaks Responses."""
+        """What the input says, for this agent."""
         bodies: list[MessageBody] = []
         for item in self.request.items:
             for body in await self._said_by(item, path):
-                match body:
-                    case AssistantMessage() | ToolCall() | Reasoning() if body.provider is None:
-                        is_its = agent.llm.wire == "responses" and body.item is not None
-                        body = replace(body, provider=agent.manifest.origin) if is_its else replace(body, item=None)
-                        if isinstance(body, Reasoning) and body.item is None and body.text is None:
-                            continue  # nothing of it could be shown to this model
-                    case _:
-                        pass
+                body = attributed(body, agent)
+                if isinstance(body, Reasoning) and body.provider is None and body.text is None:
+                    continue  # nothing of it could be shown to this model
                 bodies.append(body)
         return bodies
 
