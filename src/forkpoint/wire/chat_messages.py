@@ -242,6 +242,9 @@ _TYPES = _PICTURES | {  # ours, and not the machine's: what a request means must
 }
 
 
+_UNKNOWN = "application/octet-stream"
+
+
 def read_image(url: str, place: str) -> Image:
     """A picture by its address, on the web or as a data: URL. Raises `Invalid`."""
     if not url:
@@ -261,12 +264,23 @@ def read_file(data: str, filename: str | None, place: str) -> File:
     """A file of this data, in base64 alone or as a data: URL. Raises `Invalid`."""
     if not data:
         raise Invalid(place, "it is missing")
-    name = filename if filename and filename.strip() else "file"
+    name = _name(filename)
     if data[:5].lower() == "data:":
         media, data = _inline(data, place)
     else:  # as OpenAI's own description has it: base64 and nothing else
         media, data = None, _checked(data, place)
-    return File(name, media or _TYPES.get(_ending(name), "application/octet-stream"), data=data)
+    return File(name, media or _TYPES.get(_ending(name), _UNKNOWN), data=data)
+
+
+def read_file_at(url: str, filename: str | None, place: str) -> File:
+    """A file by its address on the web. Raises `Invalid`."""
+    if _path(url) is None:
+        raise Invalid(place, "it must begin with http:// or https://")
+    return File(_name(filename), _UNKNOWN, url=url)
+
+
+def _name(filename: str | None) -> str:
+    return filename if filename and filename.strip() else "file"
 
 
 def _inline(url: str, place: str) -> tuple[str | None, str]:

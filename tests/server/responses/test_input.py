@@ -23,6 +23,7 @@ from forkpoint.server.wires.responses.input import ItemReference, read_input
 
 TURN = "01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d"
 PNG = "data:image/png;base64,aGk="
+FILE = {"type": "input_file"}
 
 
 def read(*items: Any) -> list[Any]:
@@ -40,6 +41,8 @@ def test_messages_have_a_role_and_parts() -> None:
     paper = {"type": "input_file", "filename": "a.txt", "file_data": "aGk="}
     (said,) = read({"role": "user", "content": [{"type": "input_text", "text": "Look"}, picture, paper]})
     assert said == UserMessage((Text("Look"), Image("image/png", "aGk="), File("a.txt", "text/plain", "aGk=")))
+    (said,) = read({"role": "user", "content": [FILE | {"file_url": "https://a.example/b.pdf"}]})
+    assert said == UserMessage((File("file", "application/octet-stream", url="https://a.example/b.pdf"),))
     first, second = read({"role": "system", "content": "A"}, {"type": "message", "role": "developer", "content": "B"})
     assert (first, second) == (SystemMessage((Text("A"),)), SystemMessage((Text("B"),)))
     (spoken,) = read({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]})
@@ -90,6 +93,9 @@ def test_a_reference_is_kept_as_one() -> None:
         ({"role": "user", "content": 5}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "input[0].content[0].file_id"),
+        ({"role": "user", "content": [FILE | {"file_url": "file:///etc/passwd"}]}, "input[0].content[0].file_url"),
+        ({"role": "user", "content": [FILE | {"file_url": 5}]}, "input[0].content[0].file_url"),
+        ({"role": "user", "content": [FILE]}, "input[0].content[0].file_data"),
         ({"role": "system", "content": [{"type": "input_image", "image_url": PNG}]}, "input[0].content[0].type"),
         ({"type": "function_call", "name": "look"}, "input[0].call_id"),
         ({"type": "function_call_output", "output": "x"}, "input[0].call_id"),

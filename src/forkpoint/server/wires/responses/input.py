@@ -17,7 +17,6 @@ from forkpoint.backend.messages import MessageBody
 from forkpoint.errors import Invalid, TooLarge
 from forkpoint.events import (
     AssistantMessage,
-    File,
     JsonText,
     Part,
     Reasoning,
@@ -29,7 +28,7 @@ from forkpoint.events import (
 )
 from forkpoint.server.wires.body import MISSING, object_of, value_of
 from forkpoint.server.wires.responses.ids import turn_of_item
-from forkpoint.wire.chat_messages import read_file, read_image
+from forkpoint.wire.chat_messages import read_file, read_file_at, read_image
 
 MOST_ITEMS = 10_000
 """Items that one request may have."""
@@ -169,8 +168,8 @@ def _part(part: Any, place: str, files: bool) -> Part:
             return read_image(_text(part, "image_url", place), f"{place}.image_url")
         case "input_file" if files:
             name = part.get("filename") if isinstance(part.get("filename"), str) else None
-            if isinstance(part.get("file_url"), str):
-                return File(name or "file", "application/octet-stream", url=part["file_url"])
+            if part.get("file_url") is not None:
+                return read_file_at(_text(part, "file_url", place), name, f"{place}.file_url")
             return read_file(_text(part, "file_data", place), name, f"{place}.file_data")
         case "input_image" | "input_file":
             raise Invalid(f"{place}.type", "only a message of the user takes pictures and files")
