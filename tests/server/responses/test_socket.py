@@ -225,6 +225,21 @@ def test_what_cannot_be_answered_is_refused_and_the_connection_stays(
         assert talk.ask()["status"] == "completed"
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({"conversation": "nowhere"}, (404, "not_found", None)),
+        ({"previous_response_id": "resp_1"}, (400, "previous_response_not_found", "previous_response_id")),
+    ],
+)
+def test_a_warm_up_is_refused_where_its_request_would_be(
+    place: Place, named: dict[str, str], expected: tuple[int, str, str | None]
+) -> None:
+    with talking(place) as talk:
+        assert talk.refused(generate=False, **named) == expected
+        assert talk.refused(**named) == expected
+
+
 @pytest.mark.parametrize("fault", [Fault("cut", after=2), Fault("refused")], ids=["cut", "a refusal"])
 def test_a_response_that_fails_ends_as_it_does_in_a_stream(place: Place, fault: Fault) -> None:
     place.models.script = Script([Reply("Half of the answer", piece=4, fault=fault)] * 20)

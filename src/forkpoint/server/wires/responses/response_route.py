@@ -85,7 +85,7 @@ async def create_response(call: CallMade) -> Response:
     `conversation` it is a turn of that conversation. It commits, or nothing has moved.
     """
     body = await call.raw_body()
-    return warm_up(call, body) if is_warm_up(call) else await reply.answer(call, body)
+    return await warm_up(call, body) if is_warm_up(call) else await reply.answer(call, body)
 
 
 @calls(

@@ -62,9 +62,11 @@ def is_warm_up(call: ApiCall) -> bool:
     return bool(call.request.scope.get(_WARM_UP))
 
 
-def warm_up(call: ApiCall, body: bytes) -> EventStream:
+async def warm_up(call: ApiCall, body: bytes) -> EventStream:
     """The events of a response without output, for a request that is right. Raises what is wrong with it."""
-    echo = ResponseTurn(call, body).echo
+    turn = ResponseTurn(call, body)
+    await turn.check_place()
+    echo = turn.echo
     id, started = new_id(), now()
     done = msgspec.structs.replace(
         begun_response(id, started, echo),

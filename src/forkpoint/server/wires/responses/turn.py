@@ -120,6 +120,13 @@ class ResponseTurn:
             feed.stop = partial(self._services.turns.abandon, self.call.tenant, feed, self._backend.turns.cancel)
         return feed, is_joined
 
+    async def check_place(self) -> None:
+        """Raises `NotFound` if what the request goes on from is not there."""
+        if self.echo.previous_response_id is not None:
+            await self._previous()
+        if self.echo.conversation is not None:
+            await self._conversation(conversation_named(self.echo.conversation))
+
     @property
     def _place(self) -> tuple[str, str, str]:
         named = None if self._named is None else self._named.name
@@ -308,11 +315,16 @@ class ResponseTurn:
 
     async def _in_conversation(self, tell: Callback, named: str) -> Turn:
         """Runs a turn of a conversation that exists."""
+        record = await self._conversation(named)
+        self.status = "continued"
+        return await self._in_place(tell, record)
+
+    async def _conversation(self, named: str) -> StoredConversation:
+        """The conversation that the request names. Raises `NotFound`."""
         record = await self._placement.by_name(named)
         if record is None or await self._placement.is_abandoned(record.id):
             raise NotFound("conversation", (self.echo.conversation or named)[:200])
-        self.status = "continued"
-        return await self._in_place(tell, record)
+        return record
 
     async def _in_named(self, tell: Callback) -> Turn:
         """Runs a turn of the conversation that a header names, which may be new, or a fork that is to be made."""
