@@ -42,7 +42,7 @@ class TextPiece(Struct, frozen=True, tag="text"):
 class ReasoningPiece(Struct, frozen=True, tag="reasoning", omit_defaults=True):
     """Some of what the model thinks before it answers. ``index`` says which thought of this answer it belongs to."""
 
-    text: str
+    text: str  # empty for a thought of which the provider shows no word
     index: int = 0
 
 

@@ -340,6 +340,14 @@ def test_what_is_not_wanted_is_not_shown() -> None:
     assert screen.lines == ["yes"]
 
 
+def test_a_thought_without_a_word_leaves_no_line() -> None:
+    screen = Screen()
+    show = TerminalVisualizer(screen.console, show_input=False, show_end=False)
+    for update in (TurnStarted("t1", "c1", said("hello")), ReasoningPiece(""), TextPiece("yes"), turn()):
+        show(update)
+    assert screen.lines == ["yes"]
+
+
 def test_long_messages_arguments_and_results_are_shortened() -> None:
     screen = Screen(terminal=True, width=50)
     show = TerminalVisualizer(screen.console, markdown=False)

@@ -766,8 +766,11 @@ def test_what_came_with_the_finished_item_counts_and_not_what_it_began_with() ->
     assert json.loads(thought.item or "") == whole
 
 
+REDACTED = {"type": "redacted_thinking", "data": "x=="}
+
+
 def test_redacted_thoughts_and_thoughts_whose_text_is_left_out_are_kept() -> None:
-    redacted = block(0, {"type": "redacted_thinking", "data": "x=="})
+    redacted = block(0, REDACTED)
     silent = block(
         1,
         {"type": "thinking", "thinking": "", "signature": ""},
@@ -781,6 +784,29 @@ def test_redacted_thoughts_and_thoughts_whose_text_is_left_out_are_kept() -> Non
         Reasoning(None, "s==", provider=ORIGIN),
         AssistantMessage((Text("a"),), provider=ORIGIN),
     )
+
+
+WORDLESS = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gA=="}
+SAYS_IT = [
+    added(1, message_item("")),
+    *({"type": "response.output_text.delta", "output_index": 1, "delta": text} for text in "ab"),
+    done(1, message_item("ab")),
+]
+SILENT = {"type": "thinking", "thinking": "", "signature": "s=="}
+DETAIL = {"type": "reasoning.encrypted", "data": "x==", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("wire", "events"),
+    [
+        ("responses", [added(0, WORDLESS), done(0, WORDLESS), *SAYS_IT, completed()]),
+        ("messages", [MESSAGES_START, *block(0, SILENT), *text_block(1, "a", "b"), *message_end()]),
+        ("messages", [MESSAGES_START, *block(0, REDACTED), *text_block(1, "a", "b"), *message_end()]),
+        ("chat", [chunk({"reasoning_details": [DETAIL]}), chunk({"content": "a"}), chunk({"content": "b"}, "stop")]),
+    ],
+)
+def test_a_thought_without_a_word_is_told_once_before_what_follows_it(wire: str, events: Events) -> None:
+    assert tell(wire, events).pieces == [ReasoningPiece(""), TextPiece("a"), TextPiece("b")]
 
 
 def test_thoughts_between_calls_stay_where_they_stood() -> None:
@@ -1377,9 +1403,13 @@ def test_pieces_say_which_thought_of_the_answer_they_belong_to() -> None:
     blocks = [MESSAGES_START, *redacted, *thinking(1, "One"), *said, *thinking(3, "Two"), *message_end()]
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     items = [added(0, searched), done(0, searched), *thought(1, "One"), added(2, message), done(2, message)]
-    for wire, events in [("messages", blocks), ("responses", [*items, *thought(3, "Two"), completed()])]:
+    one_and_two = [("One", "One"), ("Two", "Two")]
+    for wire, events, expected in [
+        ("messages", blocks, [("", None), *one_and_two]),
+        ("responses", [*items, *thought(3, "Two"), completed()], one_and_two),
+    ]:
         told = tell(wire, events)
         assert told.answer is not None
         thoughts = [body.text for body in told.answer.said if isinstance(body, Reasoning)]
         pieces = [piece for piece in told.pieces if isinstance(piece, ReasoningPiece)]
-        assert [(piece.text, thoughts[piece.index]) for piece in pieces] == [("One", "One"), ("Two", "Two")]
+        assert [(piece.text, thoughts[piece.index]) for piece in pieces] == expected

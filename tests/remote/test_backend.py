@@ -33,6 +33,7 @@ from forkpoint.errors import (
     TurnCancelled,
     TurnFailed,
 )
+from forkpoint.events import AssistantMessage, ModelCalled, NewEvent, Reasoning, StagedEvent, Text, Usage, seal
 from forkpoint.remote import connection as client
 from forkpoint.remote.addresses import server_url
 from forkpoint.remote.backend import RemoteBackend
@@ -685,3 +686,13 @@ async def test_what_a_server_decides_itself_is_refused_and_not_ignored(how: How,
     with pytest.raises(BadArgument, match=rf"how\.{name}.*leave it out"):
         await backend.turns.run("c", None, new, lambda _: None)
     await backend.close()
+
+
+def test_a_thought_without_a_word_makes_no_answer_another_one() -> None:
+    made, told = heard(STARTED, ReasoningPiece(""), TextPiece("a"))
+    made.lost = True
+    called = ModelCalled("m", "p", Usage(), "stop")
+    bodies = (called, Reasoning(encrypted="x=="), AssistantMessage((Text("ab"),)))
+    events = tuple(StagedEvent(seal(NewEvent(body), 0), body) for body in bodies)
+    made.end(Turn("t", "c", "committed", (), events, Usage()))
+    assert told[:-1] == [TextPiece("b"), Answered(called)]

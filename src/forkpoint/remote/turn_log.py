@@ -98,7 +98,8 @@ class TurnLog:
         """``by`` is who sent each message that came while the turn ran."""
         log = self._log
         done = _complete(log)
-        known, begun = log[:done], [piece for piece in log[done:] if not isinstance(piece, CallPiece)]
+        known = log[:done]
+        begun = [piece for piece in log[done:] if isinstance(piece, TextPiece | ReasoningPiece) and piece.text]
         for updates in _steps(events, by):
             *before, last = updates
             if last in known:

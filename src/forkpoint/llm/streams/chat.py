@@ -40,6 +40,7 @@ class ChatStream:
         self._thoughts = SplitText()
         self._thoughts_in: str | None = None
         self._thinks = False  # whether thoughts came last
+        self._has_thought = False  # whether a thought was told
         self._details: list[dict[str, Any]] = []
         self._calls: list[_ChatCall] = []
         self._at: dict[int, _ChatCall] = {}  # which call goes on at each index
@@ -80,6 +81,7 @@ class ChatStream:
 
     def _said(self, delta: Any) -> None:
         if text := self._text.add(words(field(delta, "content"))):
+            self._think_before()
             self._hearing.piece(TextPiece(text))
             self._thinks = False
         self._refusal.add(words(field(delta, "refusal")))
@@ -87,6 +89,7 @@ class ChatStream:
             if thought := words(field(delta, place)):
                 self._thoughts_in, self._thinks = place, True
                 if shown := self._thoughts.add(thought):
+                    self._has_thought = True
                     self._hearing.piece(ReasoningPiece(shown))
                 break  # a gateway may send the same thought under both names
         for detail in objects(field(delta, "reasoning_details")):
@@ -99,7 +102,14 @@ class ChatStream:
         arguments = field(delta, "function", "arguments")
         shown = call.arguments.add(as_json(arguments) if isinstance(arguments, dict) else words(arguments))
         call.extra |= {key: value for key, value in delta.items() if key not in {"index", "id", "type", "function"}}
+        self._think_before()
         self._hearing.piece(CallPiece(call.index, call.id, call.tool, shown))
+
+    def _think_before(self) -> None:
+        """Tells a thought that came without a word, so that whoever listens keeps its place."""
+        if self._details and not self._has_thought:
+            self._has_thought = True
+            self._hearing.piece(ReasoningPiece(""))
 
     def _call_of(self, delta: dict[str, Any]) -> "_ChatCall":
         """The call that a delta goes on with, or a new one: its index says which, and if that is no help its id."""

@@ -88,13 +88,25 @@ class MessagesStream:
     def _tell(self, index: int, block: "_Block", text: str) -> None:
         match block.kind:
             case "text" if text:
+                self._think_before(index)
                 self._hearing.piece(TextPiece(text))
             case "thinking" if text:
+                block.is_told = True
+                self._think_before(index)
                 self._hearing.piece(ReasoningPiece(text, self._thoughts_before(index)))
             case "tool_use":
+                self._think_before(index)
                 self._hearing.piece(CallPiece(index, block.id, block.name, text))
             case _:
                 pass
+
+    def _think_before(self, index: int) -> None:
+        """Tells the thoughts before a block that came without a word, so that whoever listens keeps their places."""
+        for place, block in self._blocks.items():
+            is_thought = block.kind in {"thinking", "redacted_thinking"} and not block.is_told
+            if place < index and is_thought and block.body(self._origin) is not None:
+                block.is_told = True
+                self._hearing.piece(ReasoningPiece("", self._thoughts_before(place)))
 
     def _thoughts_before(self, index: int) -> int:
         """How many thoughts of the answer come before a block."""
@@ -119,6 +131,7 @@ class _Block:
         self.signature = [words(self.start.get("signature"))]
         self.citations: list[Any] = []
         self.closed = False
+        self.is_told = False  # as a thought
 
     def feed(self, delta: Any) -> str:
         """Takes a delta, and gives back what it adds to what is shown."""

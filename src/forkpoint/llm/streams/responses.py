@@ -56,9 +56,11 @@ class ResponsesStream:
         match kind:
             case "response.output_text.delta":
                 if shown := self._text.add(delta):
+                    self._think_before(place)
                     self._hearing.piece(TextPiece(shown))
             case _ if kind in _THOUGHTS:
                 if shown := self._thoughts.setdefault(place, SplitText()).add(delta):
+                    self._think_before(place)
                     self._hearing.piece(ReasoningPiece(shown, self._thoughts_before(place)))
             case "response.output_item.added" if isinstance(item, dict):
                 self._begun[place] = item
@@ -96,8 +98,16 @@ class ResponsesStream:
 
     def _called(self, place: int, delta: str) -> None:
         begun = self._begun.get(place, {})
+        self._think_before(place)
         shown = self._arguments.setdefault(place, SplitText()).add(delta)
         self._hearing.piece(CallPiece(place, name(begun.get("call_id")), name(begun.get("name")), shown))
+
+    def _think_before(self, place: int) -> None:
+        """Tells the thoughts before an item that came without a word, so that whoever listens keeps their places."""
+        for at, item in self._begun.items():
+            if at < place and item.get("type") == "reasoning" and at not in self._thoughts:
+                self._thoughts[at] = SplitText()
+                self._hearing.piece(ReasoningPiece("", self._thoughts_before(at)))
 
     def _thoughts_before(self, place: int) -> int:
         """How many thoughts of the answer come before an item."""
