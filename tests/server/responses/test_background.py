@@ -22,9 +22,14 @@ from tests.server.responses.responding import (
 from tests.server.support.serving import served
 from tests.server.support.turning import Gate, left_nothing, using
 
+from forkpoint.server.live.feed import Feed
 from forkpoint.server.settings import ServerSettings
 from forkpoint.server.wires.responses.ids import response_id
+from forkpoint.server.wires.responses.request import read_request
+from forkpoint.server.wires.responses.service import ResponsesService
+from forkpoint.server.wires.responses.stream import ResponseStream
 from forkpoint.testing import Fault, ModelServer, Reply, Script, ScriptedCall
+from forkpoint.updates import TextPiece, TurnStarted
 
 BRIEF = ServerSettings(grace=0)
 HOLD = Reply(calls=(ScriptedCall("hold", '{"line":"1"}', "w1"),))
@@ -166,6 +171,25 @@ def test_a_cancel_that_came_too_late_says_completed(place: Place, gate: Gate) ->
     made = place.ask("One")
     late = place.api.http.post(f"/v1/responses/{made['id']}/cancel").json()
     assert (late["status"], text_of(late)) == ("completed", "Done")
+
+
+def test_streams_that_have_ended_go_when_all_of_them_are_too_large() -> None:
+    responses = ResponsesService(streamed=10_000)
+    echo = read_request(b'{"model":"helper","input":"One","background":true}', strict=False).echo
+
+    def begun(turn: str) -> Feed:
+        stream, feed = ResponseStream(echo, holds=False, tells=True), Feed()
+        responses.keep("default", turn, (stream, feed))
+        stream.hear(TurnStarted(turn, "c", ()))
+        stream.hear(TextPiece("x" * 6_000))
+        return feed
+
+    first, _, third = begun("1"), begun("2"), begun("3")
+    assert [turn for _, turn in responses.streams] == ["1", "2", "3"], "they run"
+    for ended in (third, first):
+        ended.end(None, None)
+    begun("4")
+    assert [turn for _, turn in responses.streams] == ["2", "4"]
 
 
 def test_nobody_goes_on_from_one_that_runs(place: Place, gate: Gate) -> None:

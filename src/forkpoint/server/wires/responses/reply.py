@@ -64,7 +64,7 @@ class ResponseReply:
         """Keeps the stream of a background response for all who read it, or takes the one that hears a joined turn."""
         responses, place = self._turn.call.services.responses, (self._turn.call.tenant, feed.turn or feed.joined or "")
         if not is_joined:
-            responses.streams.put(place, (self._stream, feed))
+            responses.keep(*place, (self._stream, feed))
         elif (running := responses.stream(*place)) is not None:
             self._stream, feed = running
         return feed

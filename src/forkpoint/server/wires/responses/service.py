@@ -31,6 +31,9 @@ _MOST = 20  # such tags
 STREAMS = 256
 """How many streams of background responses are kept for clients that come back."""
 
+STREAMED = 64 * 1024 * 1024
+"""So many bytes they may take together. A stream whose response still runs is kept all the same."""
+
 REFUSED = 4096
 """How many refused requests are remembered, so that no retry takes an equal request's turn for its own."""
 
@@ -50,11 +53,23 @@ class OpenSocket(Protocol):
 class ResponsesService:
     """The marks on conversations, and the streams of background responses."""
 
-    def __init__(self) -> None:
+    def __init__(self, streamed: int = STREAMED) -> None:
+        self._streamed = streamed
         self.streams: Lru[tuple[str, str], Running] = Lru(STREAMS)  # by tenant and turn
         # By tenant, place and digest: requests that did not begin, and that their clients will send again.
         self.refused: Lru[tuple[str, str, str], bool] = Lru(REFUSED)
         self._sockets: dict[OpenSocket, str] = {}  # with their tenants
+
+    def keep(self, tenant: str, turn: str, running: Running) -> None:
+        """Keeps the stream of a background response that has begun. Streams that have ended make room for it."""
+        self.streams.put((tenant, turn), running)
+        size = sum(stream.events.size for _, (stream, _) in self.streams.items())
+        for place, (stream, feed) in self.streams.items():
+            if size <= self._streamed:
+                return
+            if feed.ended.is_set():
+                self.streams.pop(place)
+                size -= stream.events.size
 
     def stream(self, tenant: str, turn: str) -> Running | None:
         """The stream that tells a background response here to its end, or None."""

@@ -61,6 +61,7 @@ STILL_OPEN = ResponseError(
 )
 """Why a stream ends before it is known how its response does."""
 
+_OVERHEAD = 100  # bytes that an event takes beside its own: Python's, and the text that is put together at the end
 SILENCE = 10.0
 """Seconds of silence after which a stream says that it is alive."""
 
@@ -71,18 +72,22 @@ class ResponseEvents:
     def __init__(self) -> None:
         self._first = 0  # the number of the first frame
         self._frames: list[bytes] = []
+        self.size = 0  # about how many bytes of memory the events take
         self._news: asyncio.Event | None = None  # only while somebody waits for it
         self._last: tuple[str, Raw] | None = None  # the kind of the last event, and its response
 
     def add(self, kind: str, **fields: Any) -> None:
         """Appends an event of this kind."""
-        self._frames.append(_frame(self.count, kind, fields))
-        self._wake()
+        self._append(_frame(self.count, kind, fields))
 
     def add_delta(self, head: bytes, delta: str) -> None:
         """Appends an event with some more of a text. ``head`` is what `delta_head` gives for it."""
         said = b'%b,"sequence_number":%d,"delta":%b}\n\n' % (head, self.count, _on_one_line(encode(delta)))
+        self._append(said)
+
+    def _append(self, said: bytes) -> None:
         self._frames.append(said)
+        self.size += len(said) + _OVERHEAD
         self._wake()
 
     def begin_at(self, number: int) -> None:
