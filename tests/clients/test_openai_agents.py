@@ -22,7 +22,7 @@ from tests.clients.support.witness import AsyncWitnessed, Witness
 from tests.server.responses.responding import Place, responding
 from tests.server.support.turning import Visits, left_nothing, obedient
 
-from forkpoint.server.wires.responses.ids import conversation_named
+from forkpoint.server.wires.responses.items.ids import conversation_named
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 WEATHER = '[["weather", {"city": "Oslo"}]]'

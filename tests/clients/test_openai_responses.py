@@ -12,7 +12,7 @@ from tests.clients.support.witness import AsyncWitnessed, Witness, Witnessed
 from tests.server.responses.responding import Place, function, responding, result
 from tests.server.support.turning import left_nothing
 
-from forkpoint.server.wires.responses.ids import conversation_named
+from forkpoint.server.wires.responses.items.ids import conversation_named
 from forkpoint.testing import Fault, Reply, ScriptedCall
 
 CALLS = Reply(calls=(ScriptedCall("mine", '{"at":"sea"}', "c1"),), piece=3)

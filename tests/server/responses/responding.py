@@ -13,7 +13,7 @@ from tests.server.support.families import inside
 from tests.server.support.serving import Served, served
 from tests.server.support.turning import Api, using
 
-from forkpoint.server.wires.responses.ids import turn_of_response
+from forkpoint.server.wires.responses.items.ids import turn_of_response
 from forkpoint.testing import ModelServer, Reply, Script
 
 PATH = "/v1/responses"

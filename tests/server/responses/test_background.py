@@ -24,7 +24,7 @@ from tests.server.support.turning import Gate, left_nothing, using
 
 from forkpoint.server.live.feed import Feed
 from forkpoint.server.settings import ServerSettings
-from forkpoint.server.wires.responses.ids import response_id
+from forkpoint.server.wires.responses.items.ids import response_id
 from forkpoint.server.wires.responses.request import read_request
 from forkpoint.server.wires.responses.service import ResponsesService
 from forkpoint.server.wires.responses.stream import ResponseStream

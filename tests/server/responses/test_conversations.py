@@ -7,7 +7,7 @@ import pytest
 from tests.server.responses.responding import Place, problem, responding, result, text_of
 from tests.server.support.turning import Gate, left_nothing
 
-from forkpoint.server.wires.responses.ids import conversation_named
+from forkpoint.server.wires.responses.items.ids import conversation_named
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 PATH = "/v1/conversations"

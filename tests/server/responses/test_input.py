@@ -18,8 +18,8 @@ from forkpoint.events import (
     ToolResult,
     UserMessage,
 )
-from forkpoint.server.wires.responses.ids import message_id, turn_of_item, turn_of_response
-from forkpoint.server.wires.responses.input import ItemReference, read_input
+from forkpoint.server.wires.responses.items.ids import message_id, turn_of_item, turn_of_response
+from forkpoint.server.wires.responses.items.input import ItemReference, read_input
 
 TURN = "01a8f6e0-6c32-7e5a-8b23-4dbf807c6e9d"
 PNG = "data:image/png;base64,aGk="

@@ -8,7 +8,7 @@ import pytest
 from tests.server.responses.responding import Place, function, problem, responding, result, text_of
 from tests.server.support.turning import left_nothing
 
-from forkpoint.server.wires.responses.ids import conversation_id
+from forkpoint.server.wires.responses.items.ids import conversation_id
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 

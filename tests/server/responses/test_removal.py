@@ -12,7 +12,7 @@ from tests.server.support.turning import Gate, left_nothing
 
 from forkpoint.engine import Engine
 from forkpoint.server.http.keys import Keyring, Keys, add_key
-from forkpoint.server.wires.responses.ids import conversation_id
+from forkpoint.server.wires.responses.items.ids import conversation_id
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 

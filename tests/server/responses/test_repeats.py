@@ -25,7 +25,7 @@ from tests.server.support.turning import left_nothing, using
 
 from forkpoint.engine.placement import Placement
 from forkpoint.server.http.keys import ApiKey, Keyring, OneKey
-from forkpoint.server.wires.responses.ids import conversation_id
+from forkpoint.server.wires.responses.items.ids import conversation_id
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 TOOLS = [function("weather")]

@@ -10,7 +10,7 @@ from tests.server.responses.responding import Place, body, problem, responding
 from tests.server.support.serving import ServerProcess
 from tests.server.support.turning import Gate, left_nothing
 
-from forkpoint.server.wires.responses.ids import conversation_id
+from forkpoint.server.wires.responses.items.ids import conversation_id
 from forkpoint.store import Retention
 from forkpoint.store.address import open_store
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall

@@ -8,7 +8,7 @@ from tests.server.responses.responding import Place, function, problem, respondi
 from tests.server.support.turning import left_nothing
 
 from forkpoint.agent import tool
-from forkpoint.server.wires.responses.ids import conversation_id
+from forkpoint.server.wires.responses.items.ids import conversation_id
 from forkpoint.testing import Heard, Reply, Script, ScriptedCall
 
 erased: list[str] = []

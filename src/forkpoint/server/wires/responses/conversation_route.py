@@ -16,10 +16,15 @@ from forkpoint.ids import new_id
 from forkpoint.server.http.call import ApiCall, CallMade, Calls, answer
 from forkpoint.server.wires.answerers import Wish
 from forkpoint.server.wires.body import decoded, fields_of, is_null
-from forkpoint.server.wires.responses.conversation_items import MOST_ADDED, ConversationItems, add_items, check_items
-from forkpoint.server.wires.responses.ids import conversation_id, conversation_named
-from forkpoint.server.wires.responses.input import InputItem, read_input
-from forkpoint.server.wires.responses.paging import After, Include, ItemDocument, ItemList, Limit, Order, list_of
+from forkpoint.server.wires.responses.items.conversation_items import (
+    MOST_ADDED,
+    ConversationItems,
+    add_items,
+    check_items,
+)
+from forkpoint.server.wires.responses.items.ids import conversation_id, conversation_named
+from forkpoint.server.wires.responses.items.input import InputItem, read_input
+from forkpoint.server.wires.responses.items.paging import After, Include, ItemDocument, ItemList, Limit, Order, list_of
 from forkpoint.server.wires.responses.removal import delete_unless_busy, remove_item
 from forkpoint.server.wires.responses.request import Item, Metadata
 from forkpoint.server.wires.responses.service import check_metadata, metadata_of, with_metadata

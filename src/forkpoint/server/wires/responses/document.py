@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from forkpoint.backend.results import Turn
 from forkpoint.errors import RequestRefused
 from forkpoint.events import ModelCalled, TurnStopped, Usage
-from forkpoint.server.wires.responses.ids import conversation_id, response_id
-from forkpoint.server.wires.responses.output import output_of, refusal_message
+from forkpoint.server.wires.responses.items.ids import conversation_id, response_id
+from forkpoint.server.wires.responses.items.output import output_of, refusal_message
 from forkpoint.server.wires.responses.request import Echo
 
 ResponseStatus: TypeAlias = Literal["completed", "failed", "in_progress", "cancelled", "incomplete"]

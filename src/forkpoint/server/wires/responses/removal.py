@@ -29,8 +29,8 @@ from forkpoint.events import (
 from forkpoint.history.branches.places import places_of
 from forkpoint.history.pairing import SAID
 from forkpoint.server.http.call import ApiCall
-from forkpoint.server.wires.responses.conversation_items import ConversationItems
-from forkpoint.server.wires.responses.output import ShownItem
+from forkpoint.server.wires.responses.items.conversation_items import ConversationItems
+from forkpoint.server.wires.responses.items.output import ShownItem
 from forkpoint.server.wires.responses.service import is_its_end
 from forkpoint.store import StoredConversation
 

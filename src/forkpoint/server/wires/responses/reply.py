@@ -18,7 +18,7 @@ from forkpoint.server.live.stream import EventStream, until_gone
 from forkpoint.server.wires.errors import refusal
 from forkpoint.server.wires.identity import IGNORED, STATUS, TURN
 from forkpoint.server.wires.responses.document import ResponseDocument, encode, response_of
-from forkpoint.server.wires.responses.ids import turn_of_response
+from forkpoint.server.wires.responses.items.ids import turn_of_response
 from forkpoint.server.wires.responses.request import Echo
 from forkpoint.server.wires.responses.stream import KEEP_ALIVE, ResponseStream, why_refused
 from forkpoint.server.wires.responses.turn import ResponseTurn

@@ -30,7 +30,7 @@ from forkpoint.server.wires.body import (
     text_of,
     value_of,
 )
-from forkpoint.server.wires.responses.input import InputItem, custom_results, read_input
+from forkpoint.server.wires.responses.items.input import InputItem, custom_results, read_input
 from forkpoint.wire.chat_messages import Sent
 
 MOST_TOOLS = 512

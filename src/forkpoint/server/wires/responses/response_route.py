@@ -14,8 +14,8 @@ from forkpoint.server.wires.chat.route import NAMED
 from forkpoint.server.wires.identity import CREATE, FORK_FROM, IGNORED, RETRIES, STATUS, TURN
 from forkpoint.server.wires.responses import reply
 from forkpoint.server.wires.responses.document import ResponseDocument, encode
-from forkpoint.server.wires.responses.output import given_of, input_of
-from forkpoint.server.wires.responses.paging import After, Include, ItemList, Limit, Order, page_of
+from forkpoint.server.wires.responses.items.output import given_of, input_of
+from forkpoint.server.wires.responses.items.paging import After, Include, ItemList, Limit, Order, page_of
 from forkpoint.server.wires.responses.removal import remove_response
 from forkpoint.server.wires.responses.request import ENCRYPTED, SERVER_CALLS, Echo, ResponseRequest
 from forkpoint.server.wires.responses.socket import is_warm_up, warm_up

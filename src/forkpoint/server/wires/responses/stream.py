@@ -39,8 +39,8 @@ from forkpoint.server.wires.responses.document import (
     failed_response,
     response_of,
 )
-from forkpoint.server.wires.responses.ids import call_item_id, message_id, reasoning_id
-from forkpoint.server.wires.responses.output import (
+from forkpoint.server.wires.responses.items.ids import call_item_id, message_id, reasoning_id
+from forkpoint.server.wires.responses.items.output import (
     call_output,
     custom_call,
     function_call,

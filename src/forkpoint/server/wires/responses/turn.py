@@ -55,9 +55,9 @@ from forkpoint.server.wires.answerers import Wish
 from forkpoint.server.wires.body import digest_of
 from forkpoint.server.wires.errors import should_retry
 from forkpoint.server.wires.identity import RETRIES, is_retry, read_identity
-from forkpoint.server.wires.responses.ids import conversation_named, turn_of_response
-from forkpoint.server.wires.responses.input import InputItem, ItemReference, attributed
-from forkpoint.server.wires.responses.references import PathBefore, referenced
+from forkpoint.server.wires.responses.items.ids import conversation_named, turn_of_response
+from forkpoint.server.wires.responses.items.input import InputItem, ItemReference, attributed
+from forkpoint.server.wires.responses.items.references import PathBefore, referenced
 from forkpoint.server.wires.responses.request import read_request
 from forkpoint.server.wires.responses.service import MADE_BY, UNNAMED, is_its_end
 from forkpoint.server.wires.responses.stream import ResponseStream

@@ -27,7 +27,7 @@ from forkpoint.events import (
     UserMessage,
 )
 from forkpoint.server.wires.body import MISSING, object_of, value_of
-from forkpoint.server.wires.responses.ids import turn_of_item
+from forkpoint.server.wires.responses.items.ids import turn_of_item
 from forkpoint.wire.chat_messages import read_file, read_file_at, read_image
 
 MOST_ITEMS = 10_000

@@ -13,9 +13,9 @@ from forkpoint.backend.messages import MessageBody, echo_of
 from forkpoint.errors import NotFound
 from forkpoint.events import Event
 from forkpoint.server.http.call import ApiCall
-from forkpoint.server.wires.responses.conversation_items import ConversationItems
-from forkpoint.server.wires.responses.ids import turn_of_item
-from forkpoint.server.wires.responses.output import ShownItem, items_of
+from forkpoint.server.wires.responses.items.conversation_items import ConversationItems
+from forkpoint.server.wires.responses.items.ids import turn_of_item
+from forkpoint.server.wires.responses.items.output import ShownItem, items_of
 from forkpoint.server.wires.responses.request import SERVER_CALLS, Echo
 from forkpoint.store import StoredConversation, StoredTurn
 

@@ -17,10 +17,10 @@ from forkpoint.backend.messages import MessageBody, echo_of
 from forkpoint.errors import Busy, Invalid, NotFound, Stale, TurnOpen
 from forkpoint.events import AssistantMessage, Event, NewEvent, Reasoning, ToolCall, ToolResult
 from forkpoint.server.http.call import ApiCall
-from forkpoint.server.wires.responses.ids import turn_of_item
-from forkpoint.server.wires.responses.input import InputItem, ItemReference, attributed, custom_results, is_custom
-from forkpoint.server.wires.responses.output import ShownItem, items_of
-from forkpoint.server.wires.responses.paging import ItemList, list_of
+from forkpoint.server.wires.responses.items.ids import turn_of_item
+from forkpoint.server.wires.responses.items.input import InputItem, ItemReference, attributed, custom_results, is_custom
+from forkpoint.server.wires.responses.items.output import ShownItem, items_of
+from forkpoint.server.wires.responses.items.paging import ItemList, list_of
 from forkpoint.server.wires.responses.request import Echo
 from forkpoint.store import StoredConversation
 

@@ -30,7 +30,7 @@ from forkpoint.events import (
     seal,
 )
 from forkpoint.history.fences import unfenced
-from forkpoint.server.wires.responses.ids import (
+from forkpoint.server.wires.responses.items.ids import (
     call_item_id,
     input_item_id,
     message_id,
@@ -38,7 +38,7 @@ from forkpoint.server.wires.responses.ids import (
     refusal_id,
     result_item_id,
 )
-from forkpoint.server.wires.responses.input import is_custom
+from forkpoint.server.wires.responses.items.input import is_custom
 from forkpoint.server.wires.responses.request import ENCRYPTED, SERVER_CALLS, Echo
 
 Said = Event | StagedEvent
